@@ -1,0 +1,138 @@
+"""The one entry point to checking: bytes in, findings out.
+
+Files, stdin, the fix loop, tests and editors all call :func:`check`.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from devlint import suppress
+from devlint.finding import Finding, Span
+
+if TYPE_CHECKING:
+    from devlint.config import Settings
+    from devlint.flow.index import ProjectIndex
+
+#: A file whose bytes hold none of these names no framework and needs no parse.
+FRAMEWORKS = (b"torch",)
+
+#: Findings that no rule class makes: they are about the file, not about torch.
+SYNTAX_ERROR, UNUSED_IGNORE, INTERNAL_ERROR = "syntax-error", "unused-ignore", "internal-error"
+BUILT_IN = {
+    SYNTAX_ERROR: ("correctness", "error"),
+    UNUSED_IGNORE: ("suspicious", "warning"),
+    INTERNAL_ERROR: ("correctness", "error"),
+}
+
+# Expressions nest: LibCST generates code recursively, and so does the flow in what chains cannot flatten.
+_RECURSION_LIMIT = 20_000
+
+
+@dataclass
+class Checked:
+    """What one check gave: findings, the summaries of other files it used, seconds by phase and rule."""
+
+    findings: list[Finding]
+    used: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def check(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None = None) -> list[Finding]:
+    """The findings in ``raw``, sorted by place, with ignore comments applied.
+
+    Never raises for what the file holds: bytes that are not Python give one ``syntax-error``, and a
+    fault of devlint's own gives one ``internal-error`` that asks for a report.
+    """
+    return inspect(raw, path, settings, index).findings
+
+
+def inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None = None) -> Checked:
+    """:func:`check`, with what the cache and ``--timing`` need besides."""
+    if not any(name in raw for name in FRAMEWORKS) and b"devlint:" not in raw:
+        return Checked([])
+    with _collector_off(), _deep_recursion():
+        try:
+            return _inspect(raw, path, settings, index)
+        except Exception as error:
+            return Checked([_internal_error(error)])
+
+
+def _inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None) -> Checked:
+    from devlint.flow import Flow
+    from devlint.rule import discover
+    from devlint.source import Source, SourceError
+
+    seconds: dict[str, float] = {}
+    clock = time.perf_counter()
+
+    def lap(phase: str) -> None:
+        nonlocal clock
+        now = time.perf_counter()
+        seconds[phase] = seconds.get(phase, 0.0) + now - clock
+        clock = now
+
+    enabled = settings.enabled(path)
+    try:
+        source = Source(raw, path)
+    except SourceError as error:
+        place = Span(error.row, error.column, error.row, error.column)
+        found = [Finding(SYNTAX_ERROR, *BUILT_IN[SYNTAX_ERROR], error.reason, place)]
+        return Checked(found if SYNTAX_ERROR in enabled else [])
+    lap("parse")
+    flow = Flow(source, index)
+    lap("flow")
+    findings: list[Finding] = []
+    for name, kind in discover().items():
+        if name not in enabled:
+            continue
+        rule = kind(source, flow)
+        rule.check()
+        for node_name, attribute in kind.hooks:
+            hook = getattr(rule, attribute)
+            for node in source.nodes_named(node_name):
+                hook(node)
+        findings += rule.findings
+        lap(f"rule {name}")
+    findings = suppress.apply(source, findings, enabled, unused=UNUSED_IGNORE in enabled)
+    findings.sort(key=lambda f: (f.span, f.rule, f.message))
+    lap("suppress")
+    return Checked(findings, flow.used_summaries, seconds)
+
+
+def _internal_error(error: Exception) -> Finding:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{frame.filename.rsplit('devlint', 1)[-1].lstrip('/')}:{frame.lineno}"
+    what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    message = f"devlint failed on this file ({what}, at {where}); please report it with the file"
+    return Finding(INTERNAL_ERROR, *BUILT_IN[INTERNAL_ERROR], message, Span(1, 1, 1, 1))
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    # A tree is hundreds of thousands of objects, none in a cycle: collecting while it grows costs a third of the parse.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    if limit < _RECURSION_LIMIT:
+        sys.setrecursionlimit(_RECURSION_LIMIT)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
