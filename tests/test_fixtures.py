@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 
 import pytest
-from harness import FLOW, Fixture, Only, check, compare, compare_reveals, fixtures, only, safety, split_lines
 
 from devlint import engine
 from devlint.finding import Finding
 from devlint.fix import fix
 from devlint.rule import discover
+from harness import FLOW, Fixture, Only, check, compare, compare_reveals, fixtures, only, safety
 
 ALL = fixtures()
 OF_RULES = [fixture for fixture in ALL if fixture.rule != FLOW]
@@ -67,15 +68,13 @@ def test_fixes_settle_on_the_fixed_file(fixture: Fixture, pytestconfig: pytest.C
     assert settled, "fixing what was fixed changes it again"
     if offered:
         ast.parse(fixed)
-        # line by line, so that a failure shows a diff
-        assert fixed.decode().splitlines() == fixture.fixed_file.read_text(encoding="utf-8").splitlines()
-        assert fixed == fixture.fixed_file.read_bytes()
+        _same(fixture, fixture.fixed_file.read_bytes(), fixed)
 
 
 @each([fixture for fixture in OF_RULES if fixture.fixed_file.exists()])
 def test_fixes_keep_windows_line_ends_and_a_byte_order_mark(fixture: Fixture) -> None:
     fixed, _ = _fix(fixture, b"\xef\xbb\xbf" + _crlf(fixture.raw))
-    assert fixed == b"\xef\xbb\xbf" + _crlf(fixture.fixed_file.read_bytes())
+    _same(fixture, b"\xef\xbb\xbf" + _crlf(fixture.fixed_file.read_bytes()), fixed)
 
 
 @each(OF_RULES)
@@ -94,6 +93,14 @@ def test_an_ignore_comment_silences_its_rule_on_its_line_and_nothing_else(fixtur
 def _agree(fixture: Fixture, findings: list[Finding]) -> None:
     if difference := compare(fixture, findings):
         pytest.fail(difference, pytrace=False)
+
+
+def _same(fixture: Fixture, expected: bytes, fixed: bytes) -> None:
+    if fixed != expected:
+        files = f"{fixture.fixed_file.name} as it is", f"{fixture.file.name} as fixed now"
+        # lines with their ends, shown as Python would write them: a difference may be in the ends alone
+        before, after = ([repr(line) for line in raw.splitlines(keepends=True)] for raw in (expected, fixed))
+        pytest.fail("\n".join(difflib.unified_diff(before, after, *files, lineterm="", n=1)), pytrace=False)
 
 
 def _crlf(raw: bytes) -> bytes:
