@@ -1,0 +1,676 @@
+"""What torch does to values, as data.
+
+Nothing here imports torch, and nothing here decides: the flow reads these tables and interprets. What is not
+listed is unknown, never wrong. ``tests/test_torch_table.py`` holds every claim against the installed torch.
+
+Sources. Existence, signatures, results and factories: the installed torch itself. Which operands must share a
+device, and whether a zero-dimensional host tensor is an exception (``strict``): ``device_check`` in torch's
+``native_functions.yaml``, from which the CUDA kernels' own checks are generated, followed from each public
+function to the kernels it reaches. What makes the host wait: torch's CUDA sources and
+``torch.cuda.set_sync_debug_mode``.
+
+Functions and classes are keyed by their canonical qualified name (``torch.nn.functional.linear``), methods by
+their bare name (``sum``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+def _names(text: str, prefix: str = "", suffix: str = "") -> list[str]:
+    return [prefix + name + suffix for name in text.split()]
+
+
+# Making tensors ---------------------------------------------------------------------------------------------
+
+
+class Factory(NamedTuple):
+    """A call that makes a tensor from no tensor.
+
+    values: ``filled`` (computed where the tensor lives: a constant, a range, a window), ``random`` (drawn there,
+        from the generator of that device) or ``python`` (copied from Python or numpy values).
+    rank: ``sized`` (has dimensions unless the size given is empty), ``scalar_if_number`` (zero-dimensional when
+        the data is a number), ``zero`` (always zero-dimensional) or ``any`` (as its data).
+    """
+
+    values: str
+    rank: str
+
+
+def _factories(prefix: str, names: str, values: str, rank: str) -> dict[str, Factory]:
+    return dict.fromkeys(_names(names, prefix), Factory(values, rank))
+
+
+#: Obey ``device=``, and without it ``with torch.device(d)`` and ``torch.set_default_device(d)``.
+#: ``torch.normal`` is a factory with numbers and ``size`` only; with a tensor for mean or std it follows that.
+FACTORIES: dict[str, Factory] = {
+    **_factories(
+        "torch.",
+        "arange empty empty_permuted empty_strided eye full linspace logspace ones range tril_indices triu_indices "
+        "zeros bartlett_window blackman_window hamming_window hann_window kaiser_window",
+        "filled",
+        "sized",
+    ),
+    **_factories("torch.fft.", "fftfreq rfftfreq", "filled", "sized"),
+    **_factories(
+        "torch.signal.windows.",
+        "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall",
+        "filled",
+        "sized",
+    ),
+    **_factories("torch.", "rand randn randint randperm normal", "random", "sized"),
+    "torch.tensor": Factory("python", "scalar_if_number"),
+    "torch.scalar_tensor": Factory("python", "zero"),
+    **_factories(
+        "torch.",
+        "sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor "
+        "sparse_compressed_tensor",
+        "python",
+        "sized",
+    ),
+    "torch.nested.nested_tensor": Factory("python", "sized"),
+}
+
+#: Follow their first argument, a tensor, unless ``device=`` says otherwise; a default device does not move them.
+LIKE: frozenset[str] = frozenset(
+    _names("empty_like full_like ones_like rand_like randint_like randn_like zeros_like", "torch.")
+)
+
+#: Leave a tensor where it is; what is no tensor yet obeys ``device=`` and the default device. The rank is the data's.
+KEEPING: frozenset[str] = frozenset({"torch.as_tensor", "torch.asarray"})
+
+#: Wrap a tensor and leave it where it is; they take no ``device=``.
+WRAPPERS: frozenset[str] = frozenset(
+    _names("nn.Parameter nn.parameter.Parameter nn.Buffer nn.parameter.Buffer autograd.Variable", "torch.")
+)
+
+#: On the host whatever the default device. Tried: under ``with torch.device("meta")`` and after
+#: ``torch.set_default_device("meta")``, ``torch.Tensor(3)``, ``torch.Tensor([1.0])``, ``torch.FloatTensor(3)``,
+#: ``from_numpy`` and ``frombuffer`` are still on the host. (Only ``set_default_tensor_type`` moves ``torch.Tensor``.)
+#: ``torch.Tensor(t)`` of a device tensor is an error. ``from_file`` maps a file into host memory.
+HOST_FACTORIES: dict[str, Factory] = {
+    "torch.from_numpy": Factory("python", "any"),
+    "torch.frombuffer": Factory("python", "sized"),
+    "torch.from_file": Factory("python", "sized"),
+    **_factories(
+        "torch.",
+        "Tensor FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor "
+        "LongTensor BoolTensor",
+        "python",
+        "sized",
+    ),
+}
+
+#: Legacy constructors whose type names the device.
+DEVICE_TYPED: frozenset[str] = frozenset(
+    _names(
+        "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor "
+        "BoolTensor",
+        "torch.cuda.",
+    )
+)
+
+#: Methods that follow their receiver unless ``device=`` says otherwise. ``t.new(...)`` is the legacy spelling.
+NEW_METHODS: dict[str, Factory] = {
+    **_factories("", "new_empty new_empty_strided new_full new_ones new_zeros", "filled", "sized"),
+    "new_tensor": Factory("python", "scalar_if_number"),
+    "new": Factory("python", "sized"),
+}
+
+
+# Moving tensors ---------------------------------------------------------------------------------------------
+
+#: Methods of tensors and modules that move, or may: ``to`` with a dtype only does not. ``npu``, ``hpu``, ``mlu`` and
+#: ``musa`` come with the vendors' own packages.
+MOVES: frozenset[str] = frozenset(_names("to cuda cpu xpu ipu mtia npu hpu mlu musa"))
+
+#: ``x.type("torch.cuda.FloatTensor")`` and ``x.type_as(y)`` move besides changing the type; ``x.type(torch.float)`` and
+#: ``x.type()`` do not.
+TYPE_MOVES: frozenset[str] = frozenset({"type", "type_as"})
+
+#: Error on a tensor that is on a device.
+HOST_ONLY_METHODS: frozenset[str] = frozenset(_names("numpy apply_ map_ map2_ pin_memory"))
+
+
+# Operations -------------------------------------------------------------------------------------------------
+
+
+class Op(NamedTuple):
+    """What an operation asks of its operands and what it gives.
+
+    operands: which arguments must be on one device.
+        ``all``: every tensor among the arguments, keywords too, and a method's receiver;
+        ``first``: only the first (a method's receiver) counts; the others are numbers, sizes, or may be anywhere;
+        ``sequence``: the tensors of a list or tuple, or given one after another;
+        ``index``: as ``all``, except that indices (the second argument) may be on the host;
+        ``none``: nothing has to agree.
+    strict: whether even a zero-dimensional host tensor is refused beside device tensors. Where it is not, the host
+        tensor must not be the one written to: ``host.add_(device)`` is an error whatever the dimensions.
+    result: ``tensor`` (where the operands are), ``tuple`` (a tuple or list of such), ``host`` (numbers, sizes, strings,
+        flags), ``numpy``, ``self`` (the receiver itself) or ``none``.
+    reduces: when the result is zero-dimensional.
+        ``always``;
+        ``no_dim``: when neither ``dim``/``axis`` nor a second positional argument is given (the receiver is the first).
+            With result ``tuple`` that case gives one tensor where torch does so (max, min, median);
+        ``no_dim_third``: likewise for a third positional argument (``norm(x, 2)``, ``quantile(x, 0.5)``);
+        ``loss``: unless ``reduction="none"``;
+        ``maybe``: depends on the sizes (matmul, squeeze, select);
+        ``adds``: never, the result has a dimension whatever the operands have (stack, flatten, repeat);
+        ``never``: the operation reduces nothing: zero-dimensional where all operands are.
+    """
+
+    operands: str = "all"
+    strict: bool = False
+    result: str = "tensor"
+    reduces: str = "never"
+
+
+_Group = tuple[str, Op]
+
+
+def _ops(prefix: str, *groups: _Group) -> dict[str, Op]:
+    return {prefix + name: op for names, op in groups for name in names.split()}
+
+
+_UNARY = Op("first")
+_BINARY = Op("all")
+_STRICT = Op("all", strict=True)
+_HOST = Op("first", result="host")
+_IN_PLACE = Op("first", result="self")
+
+# Elementwise, with an in-place twin (``abs_``) as a method
+_UNARY_WITH_TWIN = """
+    abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh bitwise_not ceil
+    conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac i0 lgamma log log10 log1p
+    log2 logical_not logit mvlgamma nan_to_num neg negative rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc
+    sinh sqrt square tan tanh trunc
+"""
+_BINARY_WITH_TWIN = """
+    add sub subtract mul multiply div divide true_divide floor_divide fmod remainder pow float_power atan2 arctan2
+    copysign hypot ldexp xlogy heaviside lerp addcmul addcdiv
+    eq ne lt le gt ge less less_equal greater greater_equal not_equal
+    bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift logical_and logical_or logical_xor
+"""
+# Elementwise too, but their kernels check the device before they look at the dimensions
+_STRICT_BINARY_WITH_TWIN = "clamp clip clamp_min clamp_max gcd lcm igamma igammac nextafter"
+
+_VIEW = Op("first", reduces="maybe")
+_ADDS = Op("first", reduces="adds")
+_TUPLE = Op("first", result="tuple", reduces="adds")
+_REDUCTION = Op("first", reduces="no_dim")
+
+# Functions of torch that are methods of tensors as well, with the same facts
+_SHARED: tuple[_Group, ...] = (
+    # elementwise
+    (_UNARY_WITH_TWIN, _UNARY),
+    ("angle bernoulli clone conj dequantize detach hardshrink int_repr isfinite isinf isnan isneginf", _UNARY),
+    ("isposinf isreal positive resolve_conj resolve_neg signbit", _UNARY),
+    (_BINARY_WITH_TWIN, _BINARY),
+    ("fmax fmin isclose maximum minimum polygamma where", _BINARY),
+    (_STRICT_BINARY_WITH_TWIN, _STRICT),
+    ("logaddexp logaddexp2 prelu", _STRICT),
+    # one tensor, and numbers, sizes or dimensions; the dimensions stay or are rearranged
+    ("argsort cumprod cumsum flip log_softmax logcumsumexp moveaxis movedim msort permute", _UNARY),
+    ("roll softmax swapaxes swapdims t transpose", _UNARY),
+    # ... the result has a dimension
+    ("adjoint cholesky cholesky_inverse diff fliplr flipud inverse matrix_exp matrix_power pinverse", _ADDS),
+    ("renorm rot90 tril triu", _ADDS),
+    ("argwhere bincount diag diag_embed diagflat diagonal flatten histc multinomial narrow narrow_copy", _ADDS),
+    ("nonzero nonzero_static ravel repeat_interleave stft tile unflatten unique unique_consecutive unsqueeze", _ADDS),
+    # ... it may have none
+    ("as_strided broadcast_to corrcoef cov istft logsumexp reshape select squeeze", _VIEW),
+    # ... it is a tuple
+    ("chunk cummax cummin dsplit hsplit kthvalue mode slogdet sort split split_with_sizes svd tensor_split", _TUPLE),
+    ("topk unbind unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit geqrf qr frexp", _TUPLE),
+    ("aminmax", Op("first", result="tuple", reduces="no_dim")),
+    # reductions
+    ("all amax amin any argmax argmin count_nonzero mean nanmean nansum prod std sum var", _REDUCTION),
+    ("max min", Op("all", result="tuple", reduces="no_dim")),
+    ("median nanmedian", Op("first", result="tuple", reduces="no_dim")),
+    ("norm", Op("first", reduces="no_dim_third")),
+    ("quantile nanquantile", Op("all", strict=True, reduces="no_dim_third")),
+    ("det logdet", _VIEW),
+    ("trace", Op("first", reduces="always")),
+    ("dist", Op("all", reduces="always")),
+    # linear algebra
+    ("dot vdot", Op("all", strict=True, reduces="always")),
+    ("matmul inner", Op("all", strict=True, reduces="maybe")),
+    ("addbmm addmm addmv addr baddbmm bmm cross ger mm mv outer orgqr ormqr", _STRICT._replace(reduces="adds")),
+    ("cholesky_solve lu_solve", _STRICT._replace(reduces="adds")),
+    ("triangular_solve", _STRICT._replace(result="tuple", reduces="adds")),
+    ("kron", _BINARY),
+    # by index: the index is refused on the host, whatever its dimensions
+    ("gather index_add index_copy index_reduce index_select scatter scatter_add scatter_reduce take", _STRICT),
+    ("take_along_dim", _STRICT),
+    ("masked_select", _STRICT._replace(reduces="adds")),
+    ("masked_scatter", _STRICT),
+    ("index_fill masked_fill", _BINARY),
+    ("index_put", Op("index")),
+    ("put", _STRICT),
+    # copy_ inside, so the second tensor may come from anywhere
+    ("as_strided_scatter diagonal_scatter select_scatter slice_scatter", _UNARY),
+    # answers on the host
+    ("allclose equal is_same_size", Op("all", strict=True, result="host")),
+    ("is_complex is_conj is_floating_point is_inference is_neg is_nonzero is_signed numel get_device", _HOST),
+)
+
+# Functions of torch written to their argument: ``torch.relu_(x)``
+_TORCH_IN_PLACE = """
+    abs acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil conj_physical cos cosh
+    deg2rad erf erfc exp exp2 expm1 fix floor frac i0 log log10 log1p log2 logit nan_to_num neg negative rad2deg reciprocal
+    relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc celu selu rrelu threshold dropout alpha_dropout
+    feature_alpha_dropout feature_dropout zero detach as_strided fill
+"""
+
+_LOSS = Op("all", reduces="loss")
+_STRICT_LOSS = Op("all", strict=True, reduces="loss")
+
+#: Functions of tensors. ``out=`` must be where the result is.
+#: ``where`` with one argument is ``nonzero(as_tuple=True)``: a tuple.
+FUNCTIONS: dict[str, Op] = {
+    **_ops("torch.", *_SHARED),
+    **{f"torch.{name}_": _IN_PLACE for name in _TORCH_IN_PLACE.split()},
+    "torch.ldexp_": Op("all", result="self"),
+    "torch.xlogy_": Op("all", result="self"),
+    "torch.index_put_": Op("index", result="self"),
+    **{
+        f"torch.{name}_": _STRICT._replace(result="self")
+        for name in ("clamp", "clip", "clamp_max", "clamp_min", "gcd", "lcm")
+    },
+    **_ops(
+        "torch.",
+        # lists of tensors
+        (
+            "cat concat concatenate stack hstack vstack dstack column_stack row_stack",
+            Op("sequence", True, "tensor", "adds"),
+        ),
+        ("block_diag cartesian_prod chain_matmul", Op("sequence", True, "tensor", "adds")),
+        ("einsum", Op("sequence", True, "tensor", "maybe")),
+        ("meshgrid", Op("sequence", True, "tuple", "adds")),
+        # elementwise
+        ("celu imag real rrelu selu threshold dropout alpha_dropout feature_alpha_dropout feature_dropout", _UNARY),
+        ("poisson", _UNARY),
+        ("rsub", _BINARY),
+        ("complex polar isin bucketize searchsorted", _STRICT),
+        ("binomial", _STRICT),
+        # one tensor
+        ("atleast_1d atleast_2d atleast_3d combinations pdist vander view_as_complex view_as_real", _ADDS),
+        ("constant_pad_nd channel_shuffle pixel_shuffle pixel_unshuffle affine_grid_generator", _ADDS),
+        ("adaptive_avg_pool1d avg_pool1d max_pool1d max_pool2d max_pool3d", _ADDS),
+        ("std_mean var_mean", Op("first", result="tuple", reduces="no_dim")),
+        ("adaptive_max_pool1d lu pca_lowrank svd_lowrank unravel_index", _TUPLE),
+        # several
+        ("cosine_similarity pairwise_distance", _BINARY),
+        ("tensordot", Op("all", strict=True, reduces="maybe")),
+        ("trapezoid trapz", Op("all", reduces="maybe")),
+        ("cumulative_trapezoid", Op("all", reduces="adds")),
+        ("cdist bilinear embedding conv1d conv2d conv3d conv_transpose1d", _STRICT._replace(reduces="adds")),
+        ("conv_transpose2d conv_transpose3d convolution batch_norm group_norm", _STRICT._replace(reduces="adds")),
+        (
+            "instance_norm layer_norm gru_cell rnn_relu_cell rnn_tanh_cell grid_sampler",
+            _STRICT._replace(reduces="adds"),
+        ),
+        ("rms_norm", Op("all", reduces="adds")),
+        ("lstm_cell lstm gru rnn_relu rnn_tanh", _STRICT._replace(result="tuple", reduces="adds")),
+        ("lu_unpack", _STRICT._replace(result="tuple", reduces="adds")),
+        ("histogram", _STRICT._replace(result="tuple", reduces="adds")),
+        # answers on the host
+        (
+            "is_tensor is_storage typename broadcast_shapes result_type promote_types can_cast",
+            Op("none", result="host"),
+        ),
+    ),
+    **_ops(
+        "torch.special.",
+        (
+            "bessel_j0 bessel_j1 bessel_y0 bessel_y1 digamma entr erf erfc erfcx erfinv exp2 expit expm1 gammaln i0",
+            _UNARY,
+        ),
+        ("i0e i1 i1e log1p log_ndtr log_softmax logit multigammaln ndtr ndtri psi round sinc softmax", _UNARY),
+        (
+            "spherical_bessel_j0 airy_ai modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1",
+            _UNARY,
+        ),
+        ("polygamma xlog1py xlogy zeta", _BINARY),
+        ("gammainc gammaincc", _STRICT),
+        ("logsumexp", _VIEW),
+    ),
+    **_ops(
+        "torch.fft.",
+        ("fft fft2 fftn hfft hfft2 hfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn", _ADDS),
+        ("rfft rfft2 rfftn fftshift ifftshift", _ADDS),
+    ),
+    **_ops(
+        "torch.linalg.",
+        ("cholesky diagonal eigvals eigvalsh inv matrix_exp matrix_power pinv svdvals tensorinv vander", _ADDS),
+        ("cond det matrix_norm matrix_rank", _VIEW),
+        ("norm vector_norm", Op("first", reduces="no_dim_third")),
+        ("cholesky_ex eig eigh inv_ex ldl_factor ldl_factor_ex lu lu_factor lu_factor_ex qr slogdet svd", _TUPLE),
+        (
+            "cross householder_product ldl_solve lu_solve solve solve_triangular tensorsolve",
+            _STRICT._replace(reduces="adds"),
+        ),
+        ("matmul vecdot", _STRICT._replace(reduces="maybe")),
+        ("lstsq solve_ex", _STRICT._replace(result="tuple", reduces="adds")),
+        ("multi_dot", Op("sequence", True, "tensor", "maybe")),
+    ),
+    **_ops(
+        "torch.nn.functional.",
+        # activations and dropout
+        (
+            "celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout alpha_dropout gelu glu",
+            _UNARY,
+        ),
+        (
+            "gumbel_softmax hardshrink hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish relu relu6 rrelu",
+            _UNARY,
+        ),
+        ("selu sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink threshold", _UNARY),
+        ("celu_ elu_ hardtanh_ leaky_relu_ relu_ rrelu_ selu_ threshold_", _IN_PLACE),
+        ("prelu", _STRICT),
+        # one tensor, sizes and numbers
+        ("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d affine_grid avg_pool1d avg_pool2d", _ADDS),
+        ("avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d channel_shuffle fold", _ADDS),
+        ("interpolate local_response_norm lp_pool1d lp_pool2d lp_pool3d max_pool1d max_pool2d max_pool3d", _ADDS),
+        (
+            "fractional_max_pool2d fractional_max_pool3d normalize one_hot pad pdist pixel_shuffle pixel_unshuffle",
+            _ADDS,
+        ),
+        ("unfold upsample upsample_bilinear upsample_nearest", _ADDS),
+        ("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices", _TUPLE),
+        ("adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices", _TUPLE),
+        ("adaptive_max_pool3d_with_indices", _TUPLE),
+        # several tensors: weights, indices, grids
+        (
+            "linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc",
+            _STRICT._replace(reduces="adds"),
+        ),
+        (
+            "batch_norm group_norm instance_norm layer_norm embedding embedding_bag grid_sample",
+            _STRICT._replace(reduces="adds"),
+        ),
+        ("max_unpool1d max_unpool2d max_unpool3d scaled_dot_product_attention", _STRICT._replace(reduces="adds")),
+        ("rms_norm", Op("all", reduces="adds")),
+        ("multi_head_attention_forward", _STRICT._replace(result="tuple", reduces="adds")),
+        ("cosine_similarity pairwise_distance", _BINARY),
+        # losses
+        ("binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss gaussian_nll_loss", _LOSS),
+        ("hinge_embedding_loss kl_div l1_loss margin_ranking_loss mse_loss multilabel_soft_margin_loss", _LOSS),
+        ("poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss", _LOSS),
+        ("triplet_margin_with_distance_loss", _LOSS),
+        (
+            "cross_entropy huber_loss linear_cross_entropy multi_margin_loss multilabel_margin_loss nll_loss",
+            _STRICT_LOSS,
+        ),
+        # targets and lengths may be on the host: cuDNN wants them there
+        ("ctc_loss", Op("first", reduces="loss")),
+    ),
+    **_ops(
+        "torch.nn.utils.",
+        ("clip_grad_norm_ get_total_norm", Op("sequence", reduces="always")),
+        ("parameters_to_vector", Op("sequence", True, "tensor", "adds")),
+        ("rnn.pad_sequence", Op("sequence", reduces="adds")),
+    ),
+    "torch.autograd.grad": Op("first", result="tuple"),
+}
+
+_METHOD_ONLY: tuple[_Group, ...] = (
+    # the same tensor otherwise seen, or copied with another type
+    ("as_subclass bfloat16 bool byte cdouble cfloat chalf char contiguous double float half int long short", _UNARY),
+    ("coalesce to_dense to_mkldnn", _UNARY),
+    # the second tensor gives a shape only
+    ("expand expand_as repeat reshape_as resize resize_as unfold view_as values indices crow_indices", _ADDS),
+    (
+        "col_indices ccol_indices row_indices to_padded_tensor to_sparse to_sparse_coo to_sparse_csr to_sparse_csc",
+        _ADDS,
+    ),
+    ("to_sparse_bsr to_sparse_bsc", _ADDS),
+    ("view sum_to_size", _VIEW),
+    # in place, from numbers only
+    ("bernoulli_ cauchy_ exponential_ fill_diagonal_ geometric_ log_normal_ normal_ random_ uniform_ zero_", _IN_PLACE),
+    ("requires_grad_ detach_ share_memory_ resize_ resize_as_ renorm_ squeeze_ unsqueeze_ t_ transpose_", _IN_PLACE),
+    ("swapaxes_ swapdims_ as_strided_ tril_ triu_ cumsum_ cumprod_ polygamma_", _IN_PLACE),
+    # crosses devices: nothing has to agree, and the receiver stays where it is
+    ("copy_", Op("none", result="self")),
+    # a zero-dimensional value is read to the host
+    ("fill_", Op("none", result="self")),
+    # in place, with operands
+    ("index_fill_ masked_fill_", Op("all", result="self")),
+    ("index_put_", Op("index", result="self")),
+    (
+        "index_add_ index_copy_ index_reduce_ scatter_ scatter_add_ scatter_reduce_ put_",
+        _STRICT._replace(result="self"),
+    ),
+    ("masked_scatter_ addbmm_ addmm_ addmv_ addr_ baddbmm_", _STRICT._replace(result="self")),
+    ("__getitem__", Op("index", reduces="maybe")),
+    # answers on the host
+    ("data_ptr dense_dim dim dim_order element_size is_coalesced is_contiguous is_pinned is_set_to is_shared", _HOST),
+    ("item ndimension nelement qscheme q_scale q_zero_point size sparse_dim storage_offset stride tolist", _HOST),
+    ("__len__ __bool__ __int__ __float__ __index__ __complex__ __repr__ __format__ __hash__", _HOST),
+    ("__contains__", Op("all", result="host")),
+    ("numpy __array__", Op("first", result="numpy")),
+    ("backward retain_grad record_stream", Op("first", result="none")),
+)
+
+#: Methods of ``torch.Tensor``; ``MOVES`` and ``NEW_METHODS`` are apart.
+#: ``unique`` and the pooling functions give a tuple instead where a ``return_...`` argument asks for it.
+METHODS: dict[str, Op] = {
+    **_ops("", *_SHARED),
+    **{f"{name}_": _IN_PLACE for name in _UNARY_WITH_TWIN.split()},
+    **{f"{name}_": Op("all", result="self") for name in _BINARY_WITH_TWIN.split()},
+    **{f"{name}_": _STRICT._replace(result="self") for name in _STRICT_BINARY_WITH_TWIN.split()},
+    **_ops("", *_METHOD_ONLY),
+}
+
+#: Attributes of a tensor: ``tensor`` (where the tensor is) or ``host``. ``data`` may be assigned across devices.
+ATTRIBUTES: dict[str, str] = {
+    **dict.fromkeys(_names("T mT H mH data grad real imag"), "tensor"),
+    **dict.fromkeys(
+        _names(
+            "shape dtype device layout ndim nbytes itemsize requires_grad is_leaf is_cuda is_cpu is_mps is_xpu is_meta "
+            "is_sparse is_quantized is_nested name grad_fn output_nr retains_grad"
+        ),
+        "host",
+    ),
+}
+
+
+# Waiting for the device -------------------------------------------------------------------------------------
+
+#: Reading a value on purpose. ``to("cpu")`` is a move and is judged there.
+EXPLICIT_WAITS: frozenset[str] = frozenset(_names("item tolist cpu numpy"))
+
+#: Waits that the code does not spell out. ``repeat_interleave`` waits only with a tensor of repeats and no
+#: ``output_size``; ``multinomial`` only without replacement.
+IMPLICIT_WAITS: frozenset[str] = frozenset(
+    _names(
+        "__bool__ __int__ __float__ __index__ __complex__ __repr__ __format__ __contains__ __array__ "
+        "nonzero argwhere unique unique_consecutive masked_select equal allclose is_nonzero bincount "
+        "repeat_interleave multinomial"
+    )
+)
+
+#: Methods that make the host wait when the tensor is on a device.
+WAIT_METHODS: frozenset[str] = EXPLICIT_WAITS | IMPLICIT_WAITS
+
+#: ``torch.where`` waits with one argument only, ``one_hot`` without ``num_classes``, ``repeat_interleave`` and
+#: ``multinomial`` as the methods do. ``bincount`` reads the largest value to size its result.
+WAIT_FUNCTIONS: frozenset[str] = frozenset(
+    [
+        *_names(
+            "nonzero argwhere unique unique_consecutive masked_select equal allclose is_nonzero bincount where "
+            "repeat_interleave multinomial combinations",
+            "torch.",
+        ),
+        "torch.nn.functional.one_hot",
+    ]
+)
+
+
+# Modules ----------------------------------------------------------------------------------------------------
+
+
+class ModuleFact(NamedTuple):
+    """What a class of torch.nn holds.
+
+    tensors: whether it has parameters or buffers: ``always``; ``default`` (an argument such as ``affine=False`` turns
+        them off); ``argument`` (only if an argument gives some: ``CrossEntropyLoss(weight=w)``); ``children`` (those of
+        the modules put in); ``never``.
+    kind: ``layer``, ``loss``, ``container`` or ``recurrent``.
+    """
+
+    tensors: str
+    kind: str
+
+
+def _modules(names: str, tensors: str, kind: str = "layer", dims: str = "") -> dict[str, ModuleFact]:
+    suffixes = [f"{d}d" for d in dims] or [""]
+    return {f"torch.nn.{name}{suffix}": ModuleFact(tensors, kind) for name in names.split() for suffix in suffixes}
+
+
+MODULES: dict[str, ModuleFact] = {
+    **_modules("Linear LazyLinear Bilinear Embedding EmbeddingBag PReLU MultiheadAttention", "always"),
+    **_modules("AdaptiveLogSoftmaxWithLoss", "always"),
+    **_modules("Transformer TransformerEncoderLayer TransformerDecoderLayer", "always"),
+    **_modules("Conv ConvTranspose LazyConv LazyConvTranspose", "always", dims="123"),
+    **_modules("BatchNorm LazyBatchNorm", "default", dims="123"),
+    **_modules("SyncBatchNorm LayerNorm GroupNorm RMSNorm", "default"),
+    # off by default: affine=True and track_running_stats=True turn them on
+    **_modules("InstanceNorm LazyInstanceNorm", "argument", dims="123"),
+    **_modules("RNN LSTM GRU RNNBase RNNCell LSTMCell GRUCell RNNCellBase", "always", "recurrent"),
+    **_modules("Module Container Sequential ModuleList ModuleDict DataParallel", "children", "container"),
+    **_modules("TransformerEncoder TransformerDecoder", "children"),
+    **_modules("ParameterList ParameterDict", "argument", "container"),
+    **_modules(
+        "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish RReLU ReLU "
+        "ReLU6 SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus Softshrink Softsign Tanh Tanhshrink Threshold "
+        "AlphaDropout Dropout FeatureAlphaDropout ChannelShuffle CosineSimilarity CrossMapLRN2d Flatten Fold Identity "
+        "LocalResponseNorm PairwiseDistance PixelShuffle PixelUnshuffle Unflatten Unfold Upsample UpsamplingBilinear2d "
+        "UpsamplingNearest2d",
+        "never",
+    ),
+    **_modules(
+        "AdaptiveAvgPool AdaptiveMaxPool AvgPool MaxPool MaxUnpool LPPool CircularPad ConstantPad ReflectionPad "
+        "ReplicationPad ZeroPad Dropout",
+        "never",
+        dims="123",
+    ),
+    **_modules("FractionalMaxPool", "never", dims="23"),
+    **_modules(
+        "CTCLoss CosineEmbeddingLoss GaussianNLLLoss HingeEmbeddingLoss HuberLoss KLDivLoss L1Loss MSELoss "
+        "MarginRankingLoss MultiLabelMarginLoss PoissonNLLLoss SmoothL1Loss SoftMarginLoss TripletMarginLoss",
+        "never",
+        "loss",
+    ),
+    # weight= or pos_weight= becomes a buffer; distance_function= may be a module
+    **_modules(
+        "BCELoss BCEWithLogitsLoss CrossEntropyLoss MultiLabelSoftMarginLoss MultiMarginLoss NLLLoss NLLLoss2d "
+        "TripletMarginWithDistanceLoss",
+        "argument",
+        "loss",
+    ),
+    "torch.nn.parallel.DistributedDataParallel": ModuleFact("children", "container"),
+    # holds the weight of the last linear layer itself
+    **_modules("LinearCrossEntropyLoss", "always", "loss"),
+}
+
+#: Base classes outside torch.nn whose subclasses are modules.
+MODULE_BASES: frozenset[str] = frozenset(
+    {
+        "torch.nn.Module",
+        "torch.nn.modules.Module",
+        "torch.nn.modules.module.Module",
+        "torch.jit.ScriptModule",
+        "torch.fx.GraphModule",
+        "pytorch_lightning.LightningModule",
+        "pytorch_lightning.core.LightningModule",
+        "lightning.LightningModule",
+        "lightning.pytorch.LightningModule",
+        "lightning.pytorch.core.LightningModule",
+        "transformers.PreTrainedModel",
+        "transformers.modeling_utils.PreTrainedModel",
+        "diffusers.ModelMixin",
+        "diffusers.models.ModelMixin",
+        "diffusers.models.modeling_utils.ModelMixin",
+        "torchmetrics.Metric",
+        "torchmetrics.metric.Metric",
+        "timm.models.vision_transformer.VisionTransformer",
+        "timm.models.resnet.ResNet",
+        "mmengine.model.BaseModule",
+        "mmengine.model.BaseModel",
+        "mmcv.runner.BaseModule",
+        "fairseq.models.BaseFairseqModel",
+        "torch_geometric.nn.MessagePassing",
+        "torch_geometric.nn.conv.MessagePassing",
+        "gpytorch.Module",
+        "gpytorch.models.ExactGP",
+        "pyro.nn.PyroModule",
+        "sentence_transformers.SentenceTransformer",
+        "stable_baselines3.common.torch_layers.BaseFeaturesExtractor",
+        "e3nn.util.jit.CodeGenMixin",
+    }
+)
+
+#: Those whose framework moves data or attributes itself: Lightning moves batches, torchmetrics the states that
+#: ``add_state`` made. Neither moves other tensors kept in attributes.
+SELF_MOVING: frozenset[str] = frozenset(name for name in MODULE_BASES if name.endswith((".LightningModule", ".Metric")))
+
+
+# Optimizers, distributions, data ----------------------------------------------------------------------------
+
+OPTIMIZERS: frozenset[str] = frozenset(
+    _names(
+        "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam RAdam RMSprop Rprop SGD SparseAdam",
+        "torch.optim.",
+    )
+)
+
+#: Optimizers that make their state in the constructor, where the parameters are then.
+EAGER_STATE: frozenset[str] = frozenset({"torch.optim.Adagrad"})
+
+#: Samples, log_prob and moments live where the parameters given to the constructor live; numbers give host tensors
+#: (or the default device's).
+DISTRIBUTIONS: frozenset[str] = frozenset(
+    _names(
+        "Bernoulli Beta Binomial Categorical Cauchy Chi2 ContinuousBernoulli Dirichlet Exponential FisherSnedecor "
+        "Gamma GeneralizedPareto Geometric Gumbel HalfCauchy HalfNormal Independent InverseGamma Kumaraswamy LKJCholesky "
+        "Laplace LogNormal LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial MultivariateNormal "
+        "NegativeBinomial Normal OneHotCategorical OneHotCategoricalStraightThrough Pareto Poisson RelaxedBernoulli "
+        "RelaxedOneHotCategorical StudentT TransformedDistribution Uniform VonMises Weibull Wishart",
+        "torch.distributions.",
+    )
+)
+
+#: Iterating one gives batches on the host.
+LOADERS: frozenset[str] = frozenset(
+    {
+        "torch.utils.data.DataLoader",
+        "torch.utils.data.dataloader.DataLoader",
+        "torch_geometric.loader.DataLoader",
+        "torch_geometric.data.DataLoader",
+        "torchdata.stateful_dataloader.StatefulDataLoader",
+        "monai.data.DataLoader",
+    }
+)
+
+DATASETS: frozenset[str] = frozenset(
+    [
+        *_names(
+            "Dataset IterableDataset TensorDataset ConcatDataset ChainDataset StackDataset Subset", "torch.utils.data."
+        ),
+        *_names("dataset.Dataset dataset.IterableDataset", "torch.utils.data."),
+        *_names("VisionDataset ImageFolder DatasetFolder", "torchvision.datasets."),
+    ]
+)
+
+SAMPLERS: frozenset[str] = frozenset(
+    _names(
+        "Sampler SequentialSampler RandomSampler SubsetRandomSampler WeightedRandomSampler BatchSampler "
+        "distributed.DistributedSampler",
+        "torch.utils.data.",
+    )
+)
+
+#: Redirect factories for the whole process; the first by its argument, the second by a type that names a device.
+DEFAULT_DEVICE_SETTERS: frozenset[str] = frozenset({"torch.set_default_device", "torch.set_default_tensor_type"})
