@@ -42,7 +42,7 @@ def _factories(prefix: str, names: str, values: str, rank: str) -> dict[str, Fac
     return dict.fromkeys(_names(names, prefix), Factory(values, rank))
 
 
-#: Obey ``device=``, and without it ``with torch.device(d)`` and ``torch.set_default_device(d)``.
+#: Obey ``device=``, and without it ``with torch.device(d)`` and ``torch.set_default_device(d)``; see ``IGNORE_DEFAULT``.
 #: ``torch.normal`` is a factory with numbers and ``size`` only; with a tensor for mean or std it follows that.
 FACTORIES: dict[str, Factory] = {
     **_factories(
@@ -69,15 +69,18 @@ FACTORIES: dict[str, Factory] = {
         "python",
         "sized",
     ),
-    "torch.nested.nested_tensor": Factory("python", "sized"),
 }
+
+#: Obey ``device=`` but no default device.
+IGNORE_DEFAULT: frozenset[str] = frozenset({"torch.normal", "torch.range"})
 
 #: Follow their first argument, a tensor, unless ``device=`` says otherwise; a default device does not move them.
 LIKE: frozenset[str] = frozenset(
     _names("empty_like full_like ones_like rand_like randint_like randn_like zeros_like", "torch.")
 )
 
-#: Leave a tensor where it is; what is no tensor yet obeys ``device=`` and the default device. The rank is the data's.
+#: Leave a tensor where it is, unless ``device=`` or a default device says otherwise: under ``with torch.device("cuda")``
+#: they move a host tensor. What is no tensor yet they treat as ``torch.tensor`` does, and share numpy memory.
 KEEPING: frozenset[str] = frozenset({"torch.as_tensor", "torch.asarray"})
 
 #: Wrap a tensor and leave it where it is; they take no ``device=``.
@@ -534,10 +537,10 @@ MODULES: dict[str, ModuleFact] = {
     **_modules("AdaptiveLogSoftmaxWithLoss", "always"),
     **_modules("Transformer TransformerEncoderLayer TransformerDecoderLayer", "always"),
     **_modules("Conv ConvTranspose LazyConv LazyConvTranspose", "always", dims="123"),
-    **_modules("BatchNorm LazyBatchNorm", "default", dims="123"),
+    **_modules("BatchNorm LazyBatchNorm LazyInstanceNorm", "default", dims="123"),
     **_modules("SyncBatchNorm LayerNorm GroupNorm RMSNorm", "default"),
-    # off by default: affine=True and track_running_stats=True turn them on
-    **_modules("InstanceNorm LazyInstanceNorm", "argument", dims="123"),
+    # off by default, unlike the lazy kind: affine=True and track_running_stats=True turn them on
+    **_modules("InstanceNorm", "argument", dims="123"),
     **_modules("RNN LSTM GRU RNNBase RNNCell LSTMCell GRUCell RNNCellBase", "always", "recurrent"),
     **_modules("Module Container Sequential ModuleList ModuleDict DataParallel", "children", "container"),
     **_modules("TransformerEncoder TransformerDecoder", "children"),
