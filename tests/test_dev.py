@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -54,7 +55,7 @@ def test_a_second_finding_on_an_equal_line_is_new() -> None:
 
 
 @pytest.mark.parametrize("change", [{"message": "other"}, {"fix": "unsafe"}, {"text": "x .to(device)"}])
-def test_another_message_fix_or_line_text_is_a_change(change: dict[str, str]) -> None:
+def test_another_message_fix_or_line_text_is_a_change(change: dict[str, Any]) -> None:
     after = dataclasses.replace(SEEN, **change)
     assert compare([SEEN], [after]) == ([], [], [(SEEN, after)])
 
