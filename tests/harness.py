@@ -23,6 +23,7 @@ from pathlib import Path
 import libcst as cst
 
 from devlint import engine
+from devlint.config import Selection, Settings
 from devlint.finding import Finding
 from devlint.flow import Flow
 from devlint.source import Source, line_starts
@@ -42,19 +43,10 @@ class FixtureError(Exception):
     """A fixture is written wrongly: the message names the file, the line and what is wrong there."""
 
 
-@dataclass(frozen=True)
-class Only:
-    """Settings that enable just these rules, whatever the file."""
-
-    rules: frozenset[str]
-
-    def enabled(self, path: str) -> frozenset[str]:
-        return self.rules
-
-
-def only(rules: Collection[str]) -> Only:
-    # a fixture that does not parse must not pass as a silent one
-    return Only(frozenset(rules) | {engine.SYNTAX_ERROR})
+def only(rules: Collection[str]) -> Settings:
+    """Settings that enable just these rules. A syntax error stays one: it must not pass as a silent file."""
+    ignore = () if engine.UNUSED_IGNORE in rules else (engine.UNUSED_IGNORE,)
+    return Settings(command_line=Selection(select=tuple(sorted(rules)), ignore=ignore))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from devlint import engine
 from devlint.finding import Finding
 from devlint.fix import fix
 from devlint.rule import discover
-from harness import FLOW, Fixture, Only, check, compare, compare_reveals, fixtures, only, safety
+from harness import FLOW, Fixture, check, compare, compare_reveals, fixtures, only, safety
 
 ALL = fixtures()
 OF_RULES = [fixture for fixture in ALL if fixture.rule != FLOW]
@@ -109,7 +109,7 @@ def _crlf(raw: bytes) -> bytes:
 
 def _fix(fixture: Fixture, raw: bytes) -> tuple[bytes, bool]:
     """The fixture after all its fixes, and whether fixing again leaves it alone."""
-    settings: Only = only(fixture.rules)
+    settings = only(fixture.rules)
     fixed = fix(raw, str(fixture.file), settings, unsafe=True).raw
     return fixed, fix(fixed, str(fixture.file), settings, unsafe=True).raw == fixed
 
