@@ -1,0 +1,282 @@
+"""Device flow: what each value of a file is, where it lives, and where that came from.
+
+One abstract interpretation of the module body and of each function, under the hypothesis that the
+target device is an accelerator. :class:`Flow` knows no rule: it gathers facts (moves, meetings, waits)
+and answers questions about nodes; rules judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Facts, Move
+from devlint.flow.frame import Env, Frame
+from devlint.flow.index import ProjectIndex
+from devlint.flow.loops import Loop, loop_of
+from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
+from devlint.flow.scope import CONSTRUCTOR, Class, Function, Scope
+from devlint.flow.value import (
+    DICT,
+    LIST,
+    MODULE,
+    NAME,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    join,
+    render,
+)
+from devlint.source import Source
+
+__all__ = ["Flow", "Loop", "Place", "Value"]
+
+
+@dataclass
+class Summary:
+    """What calling a function gives: its value, and the places of parameters that must coincide."""
+
+    returns: Value
+    constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = field(default_factory=list)
+
+
+class Flow:
+    """The device flow of one file.
+
+    ``index`` holds summaries of other files; ``used_summaries`` names those this file asked for.
+    """
+
+    def __init__(self, source: Source, index: ProjectIndex | None = None) -> None:
+        self.source, self.index = source, index or ProjectIndex()
+        self.values: dict[cst.CSTNode, Value] = {}
+        self.facts = Facts()
+        self.has_paths = False
+        self._named: dict[str, Value] = {}
+        self._used: set[str] = set()
+        self._running: set[Function] = set()
+        self._loops: dict[cst.CSTNode, Loop] = {}
+        self.scope = Scope(source)
+        self.default_type_set = False
+        self.default_place = self._redirected_default()
+        self._follow()
+
+    # asked by rules -----------------------------------------------------------------------------
+
+    @property
+    def used_summaries(self) -> tuple[str, ...]:
+        return tuple(sorted(self._used))
+
+    def value(self, node: cst.CSTNode) -> Value:
+        """What an expression is; unknown where the flow did not come by."""
+        return self.values.get(node, UNKNOWN)
+
+    def reveal(self, node: cst.CSTNode) -> str:
+        """What an expression is, in words."""
+        return render(self.value(node))
+
+    def move(self, node: cst.CSTNode) -> Move | None:
+        """The device move that a call makes, if it surely makes one."""
+        return self.facts.moves.get(node)
+
+    def calls(self, *names: str) -> list[cst.Call]:
+        """All calls of a function known by its qualified name."""
+        return [node for name in names for node in self.facts.calls.get(name, ())]
+
+    def name_of(self, call: cst.CSTNode | None) -> str:
+        """The qualified name a call calls, where it is a function of an outside package."""
+        return self.facts.names.get(call, "") if isinstance(call, cst.Call) else ""
+
+    def factory(self, node: cst.CSTNode | None) -> table.Factory | None:
+        """The table's entry for a call that makes a tensor and obeys ``device=``."""
+        return table.FACTORIES.get(self.name_of(node))
+
+    def loop(self, node: cst.CSTNode) -> Loop | None:
+        """The innermost loop around a node, within the same function."""
+        return loop_of(self, node)
+
+    def function(self, node: cst.CSTNode) -> Function | None:
+        """The function a node stands in."""
+        parents = self.source.parents
+        current = parents.get(node)
+        while current is not None and type(current) is not cst.FunctionDef:
+            current = parents.get(current)
+        return self.scope.functions.get(current) if current is not None else None
+
+    def describe(self) -> Iterator[tuple[cst.CSTNode, str]]:
+        """Every expression the flow has an opinion on, with that opinion."""
+        for node, value in self.values.items():
+            text = render(value)
+            if text != "unknown":
+                yield node, text
+
+    # asked while following ----------------------------------------------------------------------
+
+    def named(self, qualified: str) -> Value:
+        value = self._named.get(qualified)
+        if value is None:
+            value = self._named[qualified] = Value(NAME, ref=qualified)
+            if self.index.find(qualified) is not None:
+                self._used.add(qualified)
+        return value
+
+    def attribute_of(self, cls: Class | None, name: str) -> Value | None:
+        """What an attribute of a class's instances holds after construction, as stored."""
+        if cls is None:
+            return None
+        found: Value | None = None
+        for owner in cls.lineage:
+            value = owner.attrs.get(name)
+            if value is not None:
+                found = value
+                break
+        if found is None:
+            method = cls.find_method(name)
+            if method is not None and method.is_property:
+                summary = self.summary(method, None)
+                return summary.returns if summary is not None else None
+        return found
+
+    def attribute_at_use(self, cls: Class | None, name: str, frame: Frame) -> Value | None:
+        """What ``self.name`` is in the method that ``frame`` follows."""
+        if cls is None:
+            return None
+        value = self.attribute_of(cls, name)
+        if value is None:
+            return None
+        for owner in cls.lineage:
+            pending = owner.pending.get(name)
+            if pending and frame.role != CONSTRUCTOR:
+                # another method sets it too, to what is not known yet
+                return UNKNOWN if value.kind not in (MODULE,) else value
+        if frame.role == CONSTRUCTOR or not cls.is_module:
+            return value
+        return _at_use(value, frame.self_place, (cls, name))
+
+    def store(self, cls: Class, name: str, value: Value, statement: cst.CSTNode, frame: Frame) -> None:
+        """``self.name = value``."""
+        if frame.dead or frame.function is None:
+            return
+        known = cls.attrs.get(name)
+        cls.attrs[name] = value if known is None else join(known, value)
+        cls.stores.setdefault(name, []).append((statement, value, frame.function))
+
+    def evaluate_class(self, cls: Class) -> None:
+        """Follow the constructors of a class, so that its attributes are known."""
+        for owner in reversed(cls.lineage):
+            if owner.evaluated:
+                continue
+            owner.evaluated = True
+            for method in owner.methods.values():
+                if method.role == CONSTRUCTOR or method.name == "__init__":
+                    self.summary(method, None)
+
+    def summary(self, function: Function, caller: Frame | None) -> Summary | None:
+        """What a function does, followed on first demand; ``None`` while it is being followed (recursion)."""
+        if function.summary is not None:
+            return function.summary
+        if function in self._running:
+            return None
+        self._running.add(function)
+        try:
+            if function.cls is not None:
+                self.evaluate_class(function.cls)
+                if function.summary is not None:
+                    return function.summary
+            frame = Frame(self, function, {}, self._closures(function, caller))
+            frame.bind_parameters()
+            from devlint.flow.statements import execute_block
+
+            execute_block(frame, function.node.body)
+            returned = frame.returns
+            if not returned:
+                result = UNKNOWN
+            else:
+                result = returned[0]
+                for value in returned[1:]:
+                    result = join(result, value)
+            if function.is_generator:
+                result = result if result.kind == LIST else UNKNOWN
+            if any(d.rpartition(".")[2] == "contextmanager" for d in function.decorators):
+                result = UNKNOWN
+            function.summary = Summary(result, frame.constraints)
+            self._environments[function] = frame.env or {}
+            if function.cls is not None:
+                for pending in function.cls.pending.values():
+                    pending.discard(function.name)
+            for inner in frame.nested:
+                self.summary(inner, frame)
+            return function.summary
+        finally:
+            self._running.discard(function)
+
+    # following ----------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        from devlint.flow.statements import execute_block
+
+        self._environments: dict[Function, Env] = {}
+        self._module_env: Env = {}
+        main = Frame(self, None, self._module_env, ())
+        self._main = main
+        execute_block(main, self.source.module.body)
+        if main.env is not None:
+            self._module_env = main.env
+        for cls in self.scope.classes.values():
+            self.evaluate_class(cls)
+        storing = [f for f in self.scope.functions.values() if f.cls is not None and f.stores_attributes]
+        for function in [*storing, *self.scope.functions.values()]:
+            self.summary(function, None)
+
+    def _closures(self, function: Function, caller: Frame | None) -> tuple[Env, ...]:
+        closures: list[Env] = []
+        outer = function.outer
+        if outer is not None:
+            if caller is not None and caller.function is outer and caller.env is not None:
+                closures.append(caller.env)
+                closures += caller.closures
+                return tuple(closures)
+            known = self._environments.get(outer)
+            if known is not None:
+                closures.append(known)
+        module = self._main.env if self._main.env is not None else self._module_env
+        closures.append(module)
+        return tuple(closures)
+
+    def _redirected_default(self) -> Place:
+        """Where factories put what names no device: unknown where the file redirects them anywhere."""
+        raw = self.source.text
+        if "set_default_device" in raw:
+            return UNKNOWN_PLACE
+        if "set_default_tensor_type" in raw:
+            self.default_type_set = True
+            return UNKNOWN_PLACE
+        return HOST
+
+
+def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:
+    """An attribute as a method finds it once the module has been moved."""
+    kind = value.kind
+    if kind == MODULE:
+        return value.but(place=self_place, obj=None)
+    if kind == TENSOR:
+        if value.ref == "parameter":
+            return value.but(place=self_place, origin=value.origin)
+        return value.but(attr=attr)
+    if kind == THING:
+        return value.but(place=self_place) if value.ref == "moved" else value.but(attr=attr)
+    if kind == LIST:
+        items = value.items
+        if isinstance(items, Value) and items.kind in (MODULE, TENSOR):
+            return UNKNOWN if items.kind == MODULE else Value(LIST, items=items.but(attr=attr))
+        return value
+    if kind in (TUPLE, DICT):
+        return UNKNOWN
+    return value if kind != UNKNOWN_KIND else UNKNOWN
+
+

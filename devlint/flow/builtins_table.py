@@ -1,0 +1,133 @@
+"""Python's builtin functions, as far as tensors go through them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint.flow.value import (
+    ARRAY,
+    DATA,
+    DICT,
+    HOST_DATA,
+    LIST,
+    LOADER,
+    NOTHING,
+    PARAMS,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    Value,
+    element,
+    join,
+    tensor,
+)
+
+if TYPE_CHECKING:
+    from devlint.flow.calls import Args
+    from devlint.flow.frame import Frame
+
+_READS = frozenset({"int", "float", "bool", "complex"})
+_ON_HOST = frozenset(
+    "len range isinstance issubclass hasattr id hash ord chr type callable hex bin oct divmod input open vars dir".split()
+)
+
+
+def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """A builtin by name; anything else is unknown."""
+    first = args.positional[0] if args.positional else None
+    value = first[1] if first is not None else UNKNOWN
+    if name in _READS:
+        if first is not None and value.kind == TENSOR:
+            frame.wait(node, name, first[0], value, explicit=True)
+        return HOST_DATA
+    if name == "range":
+        for operand, bound in args.positional:
+            if bound.kind == TENSOR:
+                frame.wait(node, name, operand, bound, explicit=False)
+        return HOST_DATA
+    if name in _ON_HOST:
+        return HOST_DATA
+    if name in ("print", "str", "repr"):
+        for operand, shown in args.positional:
+            if shown.kind == TENSOR:
+                frame.wait(node, name, operand, shown, explicit=False)
+        return NOTHING if name == "print" else HOST_DATA
+    if name == "enumerate":
+        return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, element(value)]), ref=_carrier(value))
+    if name == "zip":
+        values = [v for _, v in args.positional]
+        carrier = next((c for c in map(_carrier, values) if c is not None), None)
+        return Value(LIST, items=Value(TUPLE, items=[element(v) for v in values]), ref=carrier)
+    if name == "iter":
+        return value
+    if name == "next":
+        return element(value)
+    if name in ("list", "tuple", "sorted", "reversed", "set", "frozenset"):
+        if first is None:
+            return Value(LIST) if name != "set" else UNKNOWN
+        if value.kind in (LIST, TUPLE, DATA, ARRAY):
+            return value if value.kind != ARRAY else HOST_DATA
+        if value.kind in (PARAMS, LOADER):
+            return value
+        return Value(LIST, items=element(value)) if value.kind in (TENSOR, THING) else UNKNOWN
+    if name == "filter":
+        return args.positional[1][1] if len(args.positional) > 1 else UNKNOWN
+    if name == "map":
+        return _map(frame, node, args)
+    if name == "dict":
+        return Value(DICT, items={k: v for k, (_, v) in args.keywords.items()}) if first is None else UNKNOWN
+    if name == "sum":
+        return _sum(node, value)
+    if name in ("max", "min"):
+        return _extreme(frame, node, args)
+    if name in ("abs", "round"):
+        return value if value.holds_tensors else HOST_DATA if value.kind == DATA else UNKNOWN
+    if name in ("any", "all"):
+        if first is not None and value.kind == TENSOR:
+            frame.wait(node, name, first[0], value, explicit=False)
+        return HOST_DATA
+    return UNKNOWN
+
+
+def _carrier(value: Value) -> Value | None:
+    """The loader inside ``enumerate(zip(loader, ...))``, which a loop over it drives."""
+    if value.kind == LOADER:
+        return value
+    return value.ref if value.kind == LIST and isinstance(value.ref, Value) else None
+
+
+def _map(frame: Frame, node: cst.Call, args: Args) -> Value:
+    from devlint.flow.calls import Args, call_value
+
+    if len(args.positional) < 2:
+        return UNKNOWN
+    function, over = args.positional[0], args.positional[1]
+    each = element(over[1])
+    if function[1].kind in ("name", "function", "class"):
+        return Value(LIST, items=call_value(frame, node, function[1], Args([(over[0], each)], {}, False)))
+    return UNKNOWN
+
+
+def _sum(node: cst.Call, value: Value) -> Value:
+    each = element(value)
+    if each.kind == TENSOR:
+        return tensor(each.place, each.origin)
+    return HOST_DATA if value.kind in (DATA, ARRAY) else UNKNOWN
+
+
+def _extreme(frame: Frame, node: cst.Call, args: Args) -> Value:
+    values = [v for _, v in args.positional]
+    if len(values) == 1:
+        values = [element(values[0])]
+    for (operand, _), value in zip(args.positional, values, strict=False):
+        if value.kind == TENSOR:
+            frame.wait(node, node.func.value if isinstance(node.func, cst.Name) else "max", operand, value, explicit=False)
+    if all(v.kind == DATA for v in values):
+        return HOST_DATA
+    joined = values[0] if values else UNKNOWN
+    for value in values[1:]:
+        joined = join(joined, value)
+    return joined

@@ -1,0 +1,1177 @@
+"""What a call gives, and what happens in it.
+
+A call is sorted by what is called: a method of a tensor, of a module, of ``self``; a function of torch by
+its table; a function or class of the project by its summary; a builtin.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import libcst as cst
+
+from devlint.flow import builtins_table, hypothesis
+from devlint.flow import torch_table as table
+from devlint.flow.facts import ArrayUse, BuiltBeforeMove, Move
+from devlint.flow.frame import DEFAULT_PLACE, Frame, parameters_in
+from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
+from devlint.flow.scope import Class, Function
+from devlint.flow.value import (
+    ANY_DTYPE,
+    ARRAY,
+    CLASS,
+    CONTEXT,
+    DATA,
+    DEVICE,
+    DICT,
+    DTYPE,
+    FUNCTION,
+    GENERATOR,
+    HOST_DATA,
+    INSTANCE,
+    LIST,
+    LOADER,
+    MODULE,
+    NAME,
+    NONE,
+    NOTHING,
+    NUMPY_ARRAY,
+    OPTIMIZER,
+    PARAMS,
+    SELF,
+    SUPER,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    element,
+    join,
+    tensor,
+)
+
+
+class Args(NamedTuple):
+    """A call's arguments, evaluated. ``starred``: some come from ``*xs`` or ``**kw`` and are not known."""
+
+    positional: list[tuple[cst.BaseExpression, Value]]
+    keywords: dict[str, tuple[cst.BaseExpression, Value]]
+    starred: bool
+
+    def get(self, position: int | None, *names: str) -> tuple[cst.BaseExpression, Value] | None:
+        for name in names:
+            found = self.keywords.get(name)
+            if found is not None:
+                return found
+        if position is not None and position < len(self.positional):
+            return self.positional[position]
+        return None
+
+    def value(self, position: int | None, *names: str) -> Value | None:
+        found = self.get(position, *names)
+        return None if found is None else found[1]
+
+    @property
+    def all(self) -> list[tuple[cst.BaseExpression, Value]]:
+        return [*self.positional, *self.keywords.values()]
+
+
+def call(frame: Frame, node: cst.Call) -> Value:
+    """Evaluate a call expression."""
+    from devlint.flow.expressions import attribute, evaluate
+
+    func = node.func
+    kind = type(func)
+    if kind is cst.Attribute:
+        receiver = evaluate(frame, func.value)
+        name = func.attr.value
+        known = None
+        if frame.flow.has_paths:
+            key = frame.key(func)
+            known = frame.lookup(key) if key is not None else None
+        if known is not None:
+            frame.values[func] = known
+            return call_value(frame, node, known, arguments(frame, node))
+        if receiver.kind == NAME:
+            value = attribute(frame, func, receiver, name)
+            frame.values[func] = value
+            if value.kind == NAME:
+                return named_call(frame, node, value.ref, arguments(frame, node))
+            return call_value(frame, node, value, arguments(frame, node))
+        return method_call(frame, node, func, receiver, name)
+    if kind is cst.Name:
+        name = func.value
+        value = frame.lookup(name)
+        if value is None:
+            qualified = frame.scope.imports.get(name)
+            if qualified is not None:
+                return named_call(frame, node, qualified, arguments(frame, node))
+            if name == "reveal_device" and node.args:
+                shown = evaluate(frame, node.args[0].value)
+                frame.facts.reveals[node] = shown
+                return shown
+            if name == "super":
+                return Value(SUPER, frame.self_place, ref=frame.cls)
+            return builtins_table.call(frame, node, name, arguments(frame, node))
+        frame.values[func] = value
+        return call_value(frame, node, value, arguments(frame, node))
+    return call_value(frame, node, evaluate(frame, func), arguments(frame, node))
+
+
+def arguments(frame: Frame, node: cst.Call) -> Args:
+    from devlint.flow.expressions import evaluate
+
+    positional: list[tuple[cst.BaseExpression, Value]] = []
+    keywords: dict[str, tuple[cst.BaseExpression, Value]] = {}
+    starred = False
+    for arg in node.args:
+        value = evaluate(frame, arg.value)
+        if arg.star == "*":
+            if value.kind == TUPLE:
+                positional += [(arg.value, item) for item in value.items]
+            else:
+                starred = True
+                positional.append((arg.value, element(value) if value.kind in (LIST, THING) else UNKNOWN))
+        elif arg.star:
+            starred = True
+            if value.kind == DICT:
+                for key, item in value.items.items():
+                    keywords.setdefault(key, (arg.value, item))
+        elif arg.keyword is not None:
+            keywords[arg.keyword.value] = (arg.value, value)
+        else:
+            positional.append((arg.value, value))
+    return Args(positional, keywords, starred)
+
+
+def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
+    """Call what an expression turned out to be."""
+    kind = value.kind
+    if kind == NAME:
+        return named_call(frame, node, value.ref, args)
+    if kind == FUNCTION:
+        if isinstance(value.ref, Function):
+            return project_call(frame, node, value.ref, args, receiver=None)
+        from devlint.flow.expressions import call_lambda
+
+        return call_lambda(frame, value.ref, [v for _, v in args.positional])
+    if kind == CLASS:
+        return construct(frame, node, value.ref, args)
+    if kind == MODULE:
+        return module_call(frame, node, value, args)
+    if kind == THING:
+        # something moved by `.to()` that is called: a module
+        return Value(THING, value.place, node)
+    if kind == INSTANCE:
+        method = value.ref.find_method("__call__")
+        return project_call(frame, node, method, args, receiver=value) if method is not None else UNKNOWN
+    return UNKNOWN
+
+
+# names of other packages --------------------------------------------------------------------------
+
+
+def named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """Call a function or class by its qualified name."""
+    if not frame.dead:
+        frame.facts.calls.setdefault(name, []).append(node)
+        frame.facts.names[node] = name
+    if name.startswith("torch."):
+        return torch_call(frame, node, name, args)
+    if name.startswith("numpy."):
+        return numpy_call(frame, node, name, args)
+    if name in ("copy.deepcopy", "copy.copy"):
+        value = args.value(0) or UNKNOWN
+        return value.but(obj=node) if value.kind == MODULE else value
+    if name.rpartition(".")[2] in ("tqdm", "trange", "track") or name in ("itertools.cycle",):
+        return args.value(0, "iterable") or HOST_DATA
+    if name == "itertools.islice":
+        return args.value(0) or UNKNOWN
+    if name == "itertools.chain":
+        found = [v for _, v in args.positional]
+        return found[0] if len(found) == 1 else Value(TUPLE, items=found)
+    if name.startswith(("math.", "random.", "os.", "time.", "json.", "re.", "collections.OrderedDict", "pathlib.")):
+        if name.startswith("math."):
+            for operand, value in args.positional:
+                if value.kind == TENSOR:
+                    frame.wait(node, name, operand, value, explicit=False)
+        return HOST_DATA if not name.startswith("collections.") else UNKNOWN
+    if name in table.LOADERS:
+        return loader(frame, node, args)
+    if reads_host_memory(name):
+        for operand, value in args.all:
+            use_as_array(frame, node, name, operand, value)
+        return UNKNOWN
+    if name.startswith("torchvision.models.") or name.startswith("timm.create_model"):
+        return Value(MODULE, HOST, node, ref=name, obj=node)
+    if name == "accelerate.Accelerator":
+        return Value(INSTANCE, ref=None, text="accelerator")
+    if name.startswith("torchmetrics."):
+        return UNKNOWN
+    function = frame.scope.function_names.get(name)
+    if function is not None:
+        return project_call(frame, node, function, args, receiver=None)
+    return UNKNOWN
+
+
+def reads_host_memory(name: str) -> bool:
+    """Functions of other packages that read a tensor through ``__array__``."""
+    head, _, rest = name.partition(".")
+    if head == "matplotlib":
+        return rest.rpartition(".")[2] in (
+            "plot", "scatter", "imshow", "hist", "bar", "fill_between", "matshow", "semilogy", "loglog", "errorbar", "boxplot", "violinplot", "contourf", "contour", "pcolormesh", "stem", "step", "barh", "pie",
+        )  # fmt: skip
+    return (head == "sklearn" and rest.startswith("metrics.")) or name == "PIL.Image.fromarray"
+
+
+def use_as_array(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value) -> None:
+    if frame.dead or value.kind not in (TENSOR, THING):
+        return
+    if value.kind == THING and value.ref == "moved":
+        return
+    if value.place.is_there or value.grad:
+        frame.facts.array_uses[node] = ArrayUse(node, what, operand, value)
+
+
+_NUMPY_HARMLESS = frozenset("shape ndim size iterable isscalar random.seed random.default_rng".split())
+
+
+def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    rest = name.removeprefix("numpy.")
+    if rest not in _NUMPY_HARMLESS:
+        for operand, value in args.positional[:3]:
+            if value.kind == LIST and value.items is not None and value.items.kind == TENSOR:
+                value = value.items
+            use_as_array(frame, node, name, operand, value)
+    return NUMPY_ARRAY
+
+
+def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """A function or class of torch, by the tables."""
+    factory = table.FACTORIES.get(name)
+    if factory is not None:
+        return make(frame, node, name, factory, args)
+    operation = table.FUNCTIONS.get(name)
+    if operation is not None:
+        return operate_function(frame, node, name, operation, args)
+    fact = table.MODULES.get(name)
+    if fact is not None:
+        return construct_module(frame, node, name, fact, args)
+    if name in table.LIKE:
+        given = args.get(None, "device")
+        first = args.value(0, "input") or UNKNOWN
+        place = frame.device_place(given[1], given[0]) if given is not None and given[1].kind != NONE else first.place
+        return tensor(place, node, zero=first.zero)
+    if name in table.KEEPING:
+        return keep(frame, node, args)
+    factory = table.HOST_FACTORIES.get(name)
+    if factory is not None:
+        if frame.flow.default_type_set:
+            return tensor(UNKNOWN_PLACE, node)
+        place = HOST
+        first = args.value(0)
+        if first is not None and first.holds_tensors and first.place.is_there:
+            place = first.place
+        return tensor(place, node, pinned=False)
+    if name in table.DEVICE_TYPED:
+        return tensor(Place("fixed", "cuda"), node)
+    if name in table.WRAPPERS:
+        return wrap(node, name, args)
+    if name in table.OPTIMIZERS:
+        return optimizer(node, args)
+    if name in table.LOADERS:
+        return loader(frame, node, args)
+    if name in table.DATASETS:
+        chosen = frame.meet(node, args.positional, "a dataset") if "TensorDataset" in name else None
+        return Value(THING, chosen.place, chosen.origin, ref="dataset") if chosen is not None else UNKNOWN
+    return _torch_rest(frame, node, name, args)
+
+
+def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    tail = name.rpartition(".")[2]
+    if name == "torch.device":
+        given = args.get(0, "type", "device")
+        place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
+        index = args.value(1, "index")
+        if index is not None and place.kind == "fixed" and ":" not in place.name:
+            place = place if index.kind == NONE else SOMEWHERE
+        return Value(DEVICE, place if place.is_known else SOMEWHERE, node)
+    if name in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad", "torch.set_grad_enabled"):
+        return Value(CONTEXT, ref=name)
+    if name.endswith(".autocast") or name.startswith("torch.cuda.amp"):
+        return Value(CONTEXT, ref=name)
+    if name in ("torch.cuda.device", "torch.cuda.stream", "torch.cuda.device_of", "torch.profiler.profile"):
+        return Value(CONTEXT, ref=name)
+    if name == "torch.set_default_device":
+        given = args.get(0, "device")
+        place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
+        if frame.env is not None and not frame.dead:
+            frame.env[DEFAULT_PLACE] = Value(DEVICE, place)
+        return NOTHING
+    if name == "torch.Generator":
+        given = args.get(0, "device")
+        return Value(GENERATOR, frame.device_place(given[1], given[0]) if given is not None else HOST, node)
+    if name == "torch.manual_seed":
+        return Value(GENERATOR, HOST, node)
+    if name in ("torch.load", "torch.hub.load_state_dict_from_url"):
+        given = args.get(1 if name == "torch.load" else None, "map_location")
+        if given is None:
+            return UNKNOWN
+        place = frame.device_place(given[1], given[0])
+        return Value(THING, place, node, ref="moved") if place.is_known else UNKNOWN
+    if name in ("torch.cuda.is_available", "torch.is_grad_enabled", "torch.get_default_dtype", "torch.get_rng_state"):
+        return HOST_DATA if tail != "get_default_dtype" else ANY_DTYPE
+    if name.startswith("torch.distributions.") and name in table.DISTRIBUTIONS:
+        chosen = frame.meet(node, args.all, "a distribution")
+        return Value(INSTANCE, chosen.place if chosen is not None else UNKNOWN_PLACE, node, text="distribution")
+    if name in ("torch.nn.parallel.DataParallel", "torch.nn.DataParallel") or tail in (
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+    ):
+        return args.value(0, "module") or UNKNOWN
+    if name in ("torch.compile", "torch.jit.script", "torch.jit.trace", "torch.quantization.QuantWrapper"):
+        return args.value(0, "model") or UNKNOWN
+    if name.startswith("torch.cuda."):
+        return HOST_DATA if tail in ("device_count", "memory_allocated", "max_memory_allocated") else UNKNOWN
+    if tail in _DTYPE_FUNCTIONS:
+        return HOST_DATA
+    return UNKNOWN
+
+
+_DTYPE_FUNCTIONS = frozenset({"Size", "finfo", "iinfo", "is_tensor"})
+
+
+def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: Args) -> Value:
+    """A factory that obeys ``device=``."""
+    given = args.get(None, "device")
+    if given is not None and given[1].kind != NONE:
+        place = frame.device_place(given[1], given[0])
+    elif args.starred and any(not isinstance(a.keyword, cst.Name) and a.star == "**" for a in node.args):
+        place = UNKNOWN_PLACE  # device may be in **kwargs
+    elif name == "torch.normal" and (first := args.value(0, "mean")) is not None and first.holds_tensors:
+        place = first.place
+    else:
+        out = args.value(None, "out")
+        place = frame.default_place() if out is None else out.place
+    data = args.value(0, "data")
+    zero = factory.rank == "zero"
+    if factory.rank == "scalar_if_number":
+        zero = data is not None and _is_number(args, data)
+        if data is not None and data.kind == TENSOR and given is None:
+            place, zero = data.place, data.zero
+        elif data is not None and data.kind == LIST and data.items is not None and data.items.kind == TENSOR:
+            first_node = args.positional[0][0] if args.positional else node
+            frame.wait(node, "tensor from device scalars", first_node, data.items, explicit=False)
+    elif factory.rank == "sized" and name in ("torch.full", "torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn"):
+        size = args.get(0, "size")
+        zero = size is not None and isinstance(size[0], cst.Tuple | cst.List) and not size[0].elements
+    pinned_by = args.get(None, "pin_memory")
+    pinned = False if pinned_by is None else True if _is_true(pinned_by[0]) else None
+    grad = (asked := args.get(None, "requires_grad")) is not None and _is_true(asked[0])
+    for operand, value in args.all:
+        if value.kind == TENSOR and value.place.is_there and name != "torch.tensor" and operand is not node:
+            # sizes and bounds are read to the host
+            frame.wait(node, name, operand, value, explicit=False)
+    return tensor(place, node, zero=zero, pinned=pinned, grad=grad)
+
+
+def _is_number(args: Args, data: Value) -> bool:
+    node = args.positional[0][0] if args.positional else args.keywords["data"][0]
+    if isinstance(node, cst.Integer | cst.Float):
+        return True
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.expression, cst.Integer | cst.Float)
+    if isinstance(node, cst.Name) and node.value in ("True", "False"):
+        return True
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+        return node.func.value in ("float", "int", "len", "bool")
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return node.func.attr.value == "item"
+    return data.text == "number"
+
+
+def _is_true(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "True"
+
+
+def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
+    """``as_tensor`` and ``asarray``: a tensor stays where it is unless ``device=`` is given."""
+    given = args.get(None, "device")
+    if given is not None and given[1].kind != NONE:
+        return tensor(frame.device_place(given[1], given[0]), node)
+    data = args.value(0, "data", "obj") or UNKNOWN
+    if data.holds_tensors:
+        return data
+    if data.kind in (DATA, ARRAY, LIST, TUPLE):
+        items = element(data)
+        if items.holds_tensors:
+            return tensor(UNKNOWN_PLACE, node)
+        return tensor(frame.default_place(), node, zero=bool(args.all) and _is_number(args, data), pinned=False)
+    return tensor(UNKNOWN_PLACE, node)
+
+
+def wrap(node: cst.Call, name: str, args: Args) -> Value:
+    value = args.value(0, "data") or UNKNOWN
+    is_parameter = name.endswith("Parameter")
+    asked = args.get(None if name.endswith("Variable") else 1, "requires_grad")
+    grad = is_parameter and (asked is None or _is_true(asked[0]))
+    if value.kind == TENSOR:
+        return value.but(grad=grad, ref="parameter" if is_parameter or name.endswith("Buffer") else None)
+    return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, ref="parameter")
+
+
+def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool) -> bool:
+    reduces = operation.reduces
+    if reduces == "always":
+        return True
+    if reduces in ("no_dim", "no_dim_third"):
+        if any(k in args.keywords for k in ("dim", "axis", "keepdim")) or args.starred:
+            return False
+        allowed = positional_before + (1 if reduces == "no_dim_third" else 0)
+        return len(args.positional) <= allowed
+    if reduces == "loss":
+        reduction = args.value(None, "reduction")
+        return reduction is None or reduction.text in ("mean", "sum", "batchmean")
+    return operands_zero if reduces == "never" else False
+
+
+def operate_function(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Args) -> Value:
+    operands = _operands(operation, args)
+    if name in table.WAIT_FUNCTIONS and operands and _waits(name.rpartition(".")[2], args, 1):
+        frame.wait(node, name, operands[0][0], operands[0][1], explicit=False)
+    out = args.value(None, "out")
+    chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
+    return _result(frame, node, operation, chosen, args, 1, operands, out)
+
+
+def _operands(operation: table.Op, args: Args) -> list[tuple[cst.CSTNode, Value]]:
+    kind = operation.operands
+    if kind == "all":
+        return [*args.positional, *args.keywords.values()]
+    if kind in ("first", "index"):
+        first = args.get(0, "input", "self", "x")
+        return [first] if first is not None else []
+    if kind == "sequence":
+        found: list[tuple[cst.CSTNode, Value]] = []
+        for operand, value in args.positional or list(args.keywords.values())[:1]:
+            if value.kind == TUPLE:
+                found += _elements_of(operand, value)
+            elif value.kind == LIST:
+                if isinstance(value.ref, tuple):
+                    found += _elements_of(operand, Value(TUPLE, items=list(value.ref)))
+                elif value.items is not None:
+                    found.append((operand, value.items))
+            else:
+                found.append((operand, value))
+        return found
+    return []
+
+
+def _elements_of(node: cst.CSTNode, value: Value) -> list[tuple[cst.CSTNode, Value]]:
+    if isinstance(node, cst.Tuple | cst.List) and len(node.elements) == len(value.items):
+        return [(item.value, v) for item, v in zip(node.elements, value.items, strict=True)]
+    return [(node, v) for v in value.items]
+
+
+def _result(
+    frame: Frame,
+    node: cst.Call,
+    operation: table.Op,
+    chosen: Value | None,
+    args: Args,
+    positional_before: int,
+    operands: list[tuple[cst.CSTNode, Value]],
+    out: Value | None = None,
+) -> Value:
+    if operation.result == "host":
+        return HOST_DATA
+    if operation.result == "none":
+        return NOTHING
+    if chosen is None:
+        if operation.result == "tuple":
+            return UNKNOWN
+        return tensor(UNKNOWN_PLACE, node) if operation.operands != "none" else UNKNOWN
+    if chosen.kind == MODULE:
+        return UNKNOWN
+    zeros = all(v.zero or not v.holds_tensors for _, v in operands)
+    zero = _zero_by(operation, args, positional_before, zeros)
+    place = chosen.place
+    if operation.operands == "all" and chosen.zero and any(v.kind == UNKNOWN_KIND for _, v in operands):
+        place, zero = UNKNOWN_PLACE, False
+    value = tensor(place, chosen.origin, zero=zero, attr=chosen.attr)
+    if operation.result == "tuple":
+        if operation.reduces == "no_dim" and zero:
+            return value
+        return Value(THING, place, chosen.origin)
+    return value
+
+
+def _waits(tail: str, args: Args, offset: int) -> bool:
+    """The conditions under which a function of the table waits."""
+    if tail == "where":
+        return len(args.positional) + len(args.keywords) == 1
+    if tail == "one_hot":
+        return len(args.positional) < offset + 1 and "num_classes" not in args.keywords
+    if tail == "repeat_interleave":
+        repeats = args.value(offset, "repeats")
+        return repeats is not None and repeats.kind == TENSOR and "output_size" not in args.keywords
+    if tail == "multinomial":
+        replacement = args.get(offset + 1, "replacement")
+        return replacement is None or not _is_true(replacement[0])
+    return True
+
+
+# modules, optimizers, loaders ---------------------------------------------------------------------
+
+
+def construct_module(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args: Args) -> Value:
+    given = args.get(None, "device")
+    place = HOST
+    if given is not None and given[1].kind != NONE:
+        place = frame.device_place(given[1], given[0])
+    elif args.starred:
+        place = UNKNOWN_PLACE
+    elif fact.kind != "container":
+        place = frame.default_place()
+    if name in ("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel"):
+        return args.value(0, "module") or UNKNOWN
+    held: Value | None = None
+    if fact.kind == "container":
+        for _, value in args.all:
+            item = element(value) if value.kind in (LIST, TUPLE) else value
+            held = item if held is None else join(held, item)
+        if held is not None and held.kind == MODULE:
+            place = held.place
+            held = held if held.ref is not None else None
+        else:
+            held = None
+    tensors = fact.tensors
+    if tensors == "argument":
+        given_tensors = [v for _, v in args.all if v.kind in (TENSOR, THING)]
+        if given_tensors:
+            place = given_tensors[0].place
+    return Value(MODULE, place, node, ref=name, obj=node, items=held)
+
+
+def optimizer(node: cst.Call, args: Args) -> Value:
+    first = args.value(0, "params") or UNKNOWN
+    found = parameters_in(first)
+    return Value(OPTIMIZER, UNKNOWN_PLACE, node, items=[p.obj for p in found if p.obj is not None])
+
+
+def loader(frame: Frame, node: cst.Call, args: Args) -> Value:
+    pin = args.get(5, "pin_memory")
+    if pin is not None:
+        pinned = True if _is_true(pin[0]) else False if _is_false(pin[0]) else None
+    else:
+        pinned = None if args.starred else False
+    dataset = args.value(0, "dataset")
+    place = HOST
+    if dataset is not None and dataset.kind == THING and dataset.ref == "dataset":
+        place = dataset.place
+    elif dataset is not None and dataset.kind == THING:
+        place = UNKNOWN_PLACE
+    if args.get(None, "collate_fn") is not None and place == HOST:
+        collate = args.value(None, "collate_fn")
+        if collate is None or collate.kind != FUNCTION:
+            place = HOST if pinned is not None else UNKNOWN_PLACE
+    return Value(LOADER, place, node, pinned=pinned)
+
+
+def _is_false(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "False"
+
+
+def module_call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
+    """``model(x)``."""
+    operands = [*args.positional, *args.keywords.values()]
+    reference = module.ref
+    if isinstance(reference, str):
+        fact = table.MODULES.get(reference)
+        holds = fact is not None and fact.tensors == "always"
+        first = [pair for pair in args.positional[:1] if pair[1].holds_tensors]
+        if fact is not None and fact.kind == "loss":
+            chosen = frame.meet(node, operands, f"`{reference}`", strict=False)
+            if chosen is None:
+                return Value(THING, UNKNOWN_PLACE, node)
+            return tensor(chosen.place, chosen.origin, zero=True)
+        if holds:
+            frame.meet(node, [(node.func, module), *first], f"`{reference}`", strict=True)
+        elif module.place.is_there or not first:
+            pass
+        else:
+            return Value(THING, first[0][1].place, node)
+        if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
+            return tensor(_output_place(module, first), node)
+        if fact is not None and fact.kind == "recurrent":
+            return Value(THING, _output_place(module, first), node)
+    elif isinstance(reference, Class):
+        forward = reference.find_method("forward")
+        if forward is not None:
+            given = project_call(frame, node, forward, args, receiver=module)
+            if given.kind in (TENSOR, THING) and given.place.is_known:
+                return given
+            if given.kind in (TUPLE, DICT, LIST):
+                return given
+    place = module.place
+    if not place.is_known:
+        known = [v.place for _, v in operands if v.holds_tensors and v.place.is_there]
+        place = known[0] if known else place
+    return Value(THING, place, node, ref="output")
+
+
+_TUPLE_LAYERS = frozenset({"torch.nn.MultiheadAttention"})
+
+
+def _output_place(module: Value, first: list[tuple[cst.BaseExpression, Value]]) -> Place:
+    if module.place.is_there or not first:
+        return module.place
+    place = first[0][1].place
+    return place if place.is_there else module.place if module.place.is_known else place
+
+
+def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
+    """``Net(...)`` of the project."""
+    frame.flow.evaluate_class(cls)
+    if not cls.is_module:
+        return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
+    given = args.get(None, "device")
+    place = HOST
+    if given is not None or args.starred:
+        place = UNKNOWN_PLACE
+    elif any(v.kind == DEVICE for _, v in args.all) or not cls.known_whole:
+        place = UNKNOWN_PLACE if any(v.kind == DEVICE for _, v in args.all) else HOST
+    init = cls.find_method("__init__")
+    if init is not None and init.attributes.get("self", set()) & {"to", "cuda"}:
+        place = UNKNOWN_PLACE
+    return Value(MODULE, place, node, ref=cls, obj=node)
+
+
+# functions of the project -------------------------------------------------------------------------
+
+
+def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver: Value | None) -> Value:
+    """Call a function of the file through its summary, its places replaced by those of the arguments."""
+    summary = frame.flow.summary(function, frame)
+    if summary is None:
+        return UNKNOWN
+    places: dict[tuple[str, int], Place] = {}
+    given: dict[str, tuple[cst.CSTNode, Value]] = {}
+    params = function.positional
+    if function.takes_self and params and (receiver is not None or function.is_classmethod):
+        params = params[1:]
+    for position, param in enumerate(params):
+        if position < len(args.positional):
+            given[param.name.value] = args.positional[position]
+    given.update(args.keywords)
+    for param in function.params:
+        name = param.name.value
+        pair = given.get(name)
+        places[(name, function.scope)] = _argument_place(frame, pair, param, args)
+    if receiver is not None and function.cls is not None:
+        at = receiver.place
+        for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:
+            places[("self", cls.scope)] = at
+        given["self"] = (node.func, Value(MODULE, at, receiver.origin))
+    for first_node, second_node, first, second in summary.constraints:
+        a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
+        if a is None or b is None:
+            continue
+        for host_name, host, there_name, there in ((first.name, a, second.name, b), (second.name, b, first.name, a)):
+            if host.is_host and there.is_there and host_name in given and there_name in given and host_name != "self":
+                operand = given[host_name]
+                if operand[1].holds_tensors and not operand[1].zero:
+                    frame.met(node, f"`{function.name}`", operand, given[there_name])
+    returned = substitute(summary.returns, places)
+    return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
+
+
+def _argument_place(
+    frame: Frame, pair: tuple[cst.CSTNode, Value] | None, param: cst.Param, args: Args
+) -> Place:
+    if pair is not None:
+        value = pair[1]
+        if value.kind in (DEVICE, DATA) or (value.kind == UNKNOWN_KIND and isinstance(pair[0], cst.BaseExpression)):
+            return frame.device_place(value, pair[0])  # type: ignore[arg-type]
+        return value.place
+    if args.starred:
+        return UNKNOWN_PLACE
+    default = param.default
+    if isinstance(default, cst.SimpleString):
+        return from_string(str(default.evaluated_value))
+    return UNKNOWN_PLACE
+
+
+def substitute(value: Value, places: dict[tuple[str, int], Place]) -> Value:
+    """The value with the callee's symbols replaced by the caller's places."""
+    kind = value.kind
+    if kind in (LIST, TUPLE, DICT):
+        items = value.items
+        if isinstance(items, Value):
+            return value.but(items=substitute(items, places), ref=None)
+        if isinstance(items, list):
+            return value.but(items=[substitute(item, places) for item in items])
+        if isinstance(items, dict):
+            return value.but(items={key: substitute(item, places) for key, item in items.items()})
+        return value
+    place = places.get((value.place.name, value.place.scope))
+    if place is None or place == value.place or value.place.kind not in ("device", "param"):
+        return value
+    if place.kind == "unknown" and kind == DEVICE:
+        return value.but(place=UNKNOWN_PLACE)
+    return value.but(place=place)
+
+
+# methods ------------------------------------------------------------------------------------------
+
+
+def method_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    from devlint.flow.expressions import attribute
+
+    kind = receiver.kind
+    if name in table.MOVES and kind in (TENSOR, THING, MODULE, UNKNOWN_KIND, SELF):
+        return move(frame, node, func, receiver, name, arguments(frame, node))
+    if kind == TENSOR:
+        return tensor_method(frame, node, func, receiver, name)
+    if kind == THING:
+        return thing_method(frame, node, func, receiver, name)
+    if kind == MODULE:
+        return module_method(frame, node, func, receiver, name, arguments(frame, node))
+    if kind == SELF or kind == SUPER:
+        return self_call(frame, node, func, receiver, name)
+    if kind == INSTANCE:
+        args = arguments(frame, node)
+        if receiver.text is not None:
+            return _instance_of_known(frame, node, receiver, name, args)
+        method = receiver.ref.find_method(name) if receiver.ref is not None else None
+        if method is not None:
+            return project_call(frame, node, method, args, receiver)
+        return call_value(frame, node, attribute(frame, func, receiver, name), args)
+    if kind == CLASS:
+        args = arguments(frame, node)
+        method = receiver.ref.find_method(name)
+        if method is not None and (method.is_static or method.is_classmethod):
+            return project_call(frame, node, method, args, receiver=None)
+        if name == "from_pretrained" and receiver.ref.is_module:
+            return Value(MODULE, UNKNOWN_PLACE, node, ref=receiver.ref, obj=node)
+        return UNKNOWN
+    if kind in (LIST, TUPLE, DICT):
+        return container_method(frame, node, func, receiver, name, arguments(frame, node))
+    args = arguments(frame, node)
+    if kind in (DATA, ARRAY):
+        return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
+    if kind == OPTIMIZER:
+        return UNKNOWN
+    if kind == GENERATOR:
+        return receiver if name == "manual_seed" else UNKNOWN
+    if kind == LOADER:
+        return receiver if name in ("__iter__",) else UNKNOWN
+    if kind == PARAMS:
+        return receiver
+    return unknown_method(frame, node, func, name, args)
+
+
+def unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str, args: Args) -> Value:
+    """A method of something unknown: some names say enough."""
+    if name == "parameters":
+        return Value(PARAMS, UNKNOWN_PLACE, node)
+    if name == "prepare" or name == "setup" or name == "setup_dataloaders":
+        holder = (frame.key(func.value) or "").rpartition(".")[2]
+        if "accelerator" in holder or holder == "fabric":
+            return prepared(frame, func, args)
+    if name == "backward" and isinstance(func.value, cst.Name) and frame.env is not None:
+        return NOTHING
+    return UNKNOWN
+
+
+def prepared(frame: Frame, func: cst.Attribute, args: Args) -> Value:
+    """``accelerator.prepare(...)``: models are moved, loaders give batches that are there."""
+    key = frame.key(func.value) or "accelerator"
+    place = frame.symbol(f"{key}.device")
+    values = []
+    for operand, value in args.positional:
+        name = (frame.key(operand) or "").rpartition(".")[2]
+        if value.kind in (MODULE, LOADER):
+            value = value.but(place=place, origin=operand, pinned=None)
+        elif value.kind == UNKNOWN_KIND and hypothesis.MODEL_NAME.match(name):
+            value = Value(MODULE, place, operand, obj=operand)
+        elif value.kind == UNKNOWN_KIND and hypothesis.LOADER_NAME.search(name):
+            value = Value(LOADER, place, operand)
+        values.append(value)
+    if args.starred or not values:
+        return UNKNOWN
+    return values[0] if len(values) == 1 else Value(TUPLE, items=values)
+
+
+def _instance_of_known(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
+    if receiver.text == "accelerator" and isinstance(node.func, cst.Attribute):
+        if name == "prepare":
+            return prepared(frame, node.func, args)
+        return UNKNOWN
+    if receiver.text == "distribution":
+        if name in ("sample", "rsample", "mean", "log_prob", "entropy", "cdf", "icdf"):
+            if name in ("log_prob", "cdf", "icdf"):
+                frame.meet(node, [(node.func, tensor(receiver.place, receiver.origin)), *args.positional], f"`{name}`")
+            return tensor(receiver.place, node)
+    return UNKNOWN
+
+
+def self_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    """``self.method(...)``, ``self.layer(...)`` and what ``nn.Module`` gives every module."""
+    from devlint.flow.expressions import attribute
+
+    cls: Class | None = receiver.ref
+    if cls is None:
+        arguments(frame, node)
+        return UNKNOWN
+    method = None
+    if receiver.kind == SELF:
+        method = cls.find_method(name)
+    else:
+        for base in cls.lineage[1:]:
+            method = base.methods.get(name)
+            if method is not None:
+                break
+    if method is not None and not method.is_property:
+        return project_call(frame, node, method, arguments(frame, node), receiver)
+    args = arguments(frame, node)
+    if cls.is_module:
+        if name in ("register_buffer", "register_parameter", "add_state", "add_module", "register_module"):
+            return _register(frame, node, cls, name, args)
+        if name in ("parameters", "buffers"):
+            return Value(PARAMS, receiver.place, node, obj=cls)
+        if name in ("train", "eval", "requires_grad_"):
+            return receiver
+    if receiver.kind == SUPER:
+        return UNKNOWN
+    value = attribute(frame, func, receiver, name)
+    frame.values[func] = value
+    if value.kind == UNKNOWN_KIND:
+        return unknown_method(frame, node, func, name, args)
+    return call_value(frame, node, value, args)
+
+
+def _register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
+    given = args.get(0, "name")
+    value = args.value(1, "tensor", "param", "module", "default") or UNKNOWN
+    if given is not None and given[1].text is not None:
+        cls.buffers.add(given[1].text)
+        if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
+            value = tensor(value.place, node, zero=value.zero, grad=name == "register_parameter", ref="parameter")
+        frame.flow.store(cls, given[1].text, value, node, frame)
+        if frame.env is not None:
+            frame.env[f"self.{given[1].text}"] = value
+            frame.flow.has_paths = True
+    return NOTHING
+
+
+def container_method(
+    frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
+) -> Value:
+    kind = receiver.kind
+    key = frame.key(func.value)
+    if kind == LIST and name in ("append", "appendleft", "insert", "extend", "add"):
+        given = args.value(1 if name == "insert" else 0) or UNKNOWN
+        if name == "extend":
+            given = element(given)
+        items = given if receiver.items is None else join(receiver.items, given)
+        if key is not None and frame.env is not None:
+            updated = receiver.but(items=items, ref=None)
+            if key in frame.env or "." not in key:
+                frame.env[key] = updated
+            elif key.startswith("self.") and frame.cls is not None:
+                frame.flow.store(frame.cls, key[5:], updated, node, frame)
+        return NOTHING
+    if kind == DICT:
+        if name == "items":
+            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, _any_of(receiver)]))
+        if name in ("values", "keys"):
+            return Value(LIST, items=_any_of(receiver) if name == "values" else HOST_DATA)
+        if name in ("get", "pop", "setdefault"):
+            constant = args.value(0)
+            if constant is not None and constant.text in receiver.items:
+                return receiver.items[constant.text]
+            return UNKNOWN
+        if name == "copy":
+            return receiver
+        if name == "update" and key is not None and frame.env is not None:
+            frame.env[key] = receiver.but(items={**receiver.items, "*": UNKNOWN})
+        return UNKNOWN
+    if name in ("pop", "popleft"):
+        return element(receiver)
+    if name == "copy":
+        return receiver
+    return HOST_DATA if name in ("index", "count") else UNKNOWN
+
+
+def _any_of(dictionary: Value) -> Value:
+    values = list(dictionary.items.values())
+    if not values:
+        return UNKNOWN
+    joined = values[0]
+    for value in values[1:]:
+        joined = join(joined, value)
+    return joined
+
+
+# tensors ------------------------------------------------------------------------------------------
+
+
+def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    args = arguments(frame, node)
+    if name == "numpy":
+        return to_numpy(frame, node, func, receiver, args)
+    if name == "tolist" or name == "item":
+        frame.wait(node, name, func.value, receiver, explicit=True)
+        return HOST_DATA
+    if name == "pin_memory":
+        return receiver.but(pinned=True, obj=None) if receiver.place.is_host else receiver
+    if name in table.TYPE_MOVES:
+        return _type_move(frame, node, func, receiver, name, args)
+    if name in table.NEW_METHODS:
+        given = args.get(None, "device")
+        place = receiver.place
+        if given is not None and given[1].kind != NONE:
+            place = frame.device_place(given[1], given[0])
+        return tensor(place, node)
+    if name == "clone":
+        return receiver.but(grad=False, obj=None)
+    if name == "detach" or name == "detach_":
+        return receiver.but(grad=False)
+    if name == "requires_grad_":
+        return receiver.but(grad=not args.positional or not _is_false(args.positional[0][0]))
+    operation = table.METHODS.get(name)
+    if operation is None:
+        return UNKNOWN
+    if name in table.IMPLICIT_WAITS and _waits(name, args, 0):
+        frame.wait(node, name, func.value, receiver, explicit=False)
+    operands: list[tuple[cst.CSTNode, Value]] = [(func.value, receiver)]
+    if operation.operands == "all":
+        operands += args.positional
+        operands += args.keywords.values()
+    if operation.operands == "none":
+        return receiver if operation.result == "self" else UNKNOWN
+    chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
+    if operation.result == "self":
+        return receiver
+    result = _result(frame, node, operation, chosen, args, 0, operands)
+    if result.kind == TENSOR and operation.operands == "first":
+        # still the same memory, or as much: what was pinned need not be
+        keeps = name in _VIEWS
+        result = result.but(pinned=receiver.pinned if keeps else None, ref=receiver.ref if receiver.ref == "mask" else None)
+    return result
+
+
+_VIEWS = frozenset("view reshape squeeze unsqueeze flatten transpose t permute contiguous expand".split())
+
+
+def thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    """A method of a batch, an output, or something that ``.to()`` moved."""
+    args = arguments(frame, node)
+    if receiver.ref == "moved" and name in ("parameters", "named_parameters"):
+        return Value(PARAMS, receiver.place, node, obj=receiver.obj)
+    if receiver.ref == "moved" and name in ("eval", "train", "half", "float", "requires_grad_", "bfloat16"):
+        return receiver
+    if name in ("items", "values", "keys", "get", "copy", "pop"):
+        if name == "items":
+            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, receiver]))
+        if name == "keys":
+            return HOST_DATA
+        return Value(LIST, items=receiver) if name == "values" else receiver
+    if name == "numpy":
+        return to_numpy(frame, node, func, receiver, args)
+    if name in ("item", "tolist"):
+        frame.wait(node, name, func.value, receiver, explicit=True)
+        return HOST_DATA
+    if name == "pin_memory":
+        return receiver.but(pinned=True)
+    operation = table.METHODS.get(name)
+    if operation is None or name in ("index", "count", "update", "append", "sample", "mean", "mode"):
+        return UNKNOWN if name != "mean" else tensor_method(frame, node, func, receiver.but(kind=TENSOR), name)
+    return tensor_method(frame, node, func, receiver.but(kind=TENSOR, ref=None), name)
+
+
+def to_numpy(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> Value:
+    forced = args.get(0, "force")
+    if forced is not None and not _is_false(forced[0]):
+        frame.wait(node, "numpy", func.value, receiver, explicit=True)
+        return NUMPY_ARRAY
+    if receiver.ref != "moved":
+        use_as_array(frame, node, "numpy", func.value, receiver)
+    return NUMPY_ARRAY
+
+
+def _type_move(
+    frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
+) -> Value:
+    given = args.get(0, "dtype", "other")
+    if given is None:
+        return HOST_DATA
+    value = given[1]
+    if name == "type_as":
+        return receiver.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, obj=None, grad=False)
+    if value.kind == NAME and value.ref in table.DEVICE_TYPED:
+        return receiver.but(place=Place("fixed", "cuda"), origin=node, obj=None)
+    if value.kind == DTYPE or (value.kind == NAME and str(value.ref).startswith("torch.")):
+        return receiver.but(obj=None, grad=False)
+    if value.text is not None:
+        place = Place("fixed", "cuda") if "cuda" in value.text else receiver.place
+        return receiver.but(place=place, origin=node, obj=None)
+    return receiver.but(place=UNKNOWN_PLACE, origin=None, obj=None)
+
+
+# moves --------------------------------------------------------------------------------------------
+
+
+def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how: str, args: Args) -> Value:
+    """``.to(...)``, ``.cuda(...)``, ``.cpu()``: of a tensor, a module, or what is either."""
+    if receiver.kind == SELF:
+        method = receiver.ref.find_method(how) if receiver.ref is not None else None
+        if method is not None:
+            return project_call(frame, node, method, args, receiver)
+    target, target_node, sure = _target(frame, how, args)
+    if target is None:
+        # a dtype or a memory format: nothing moves
+        return receiver.but(grad=False, obj=receiver.obj) if receiver.kind != SELF else receiver
+    non_blocking = _non_blocking(how, args)
+    if sure and not frame.dead:
+        frame.facts.moves[node] = Move(node, how, func.value, receiver, target, target_node, non_blocking)
+    if how == "cpu" or (target.is_host and sure):
+        if receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved"):
+            frame.wait(node, how, func.value, receiver, explicit=True)
+    kind = receiver.kind
+    if kind == TENSOR:
+        same_place = target == receiver.place and target.kind != "unknown"
+        return Value(
+            TENSOR,
+            target,
+            receiver.origin if same_place else node,
+            pinned=receiver.pinned if same_place else None,
+            zero=receiver.zero,
+            ref=receiver.ref if receiver.ref in ("mask",) else None,
+        )
+    if kind == THING:
+        return Value(THING, target, node, ref=receiver.ref if receiver.ref == "moved" else None, obj=receiver.obj)
+    if kind == MODULE:
+        return move_module(frame, node, func, receiver, target)
+    if kind == SELF:
+        return receiver
+    moved = Value(THING, target, node, ref="moved", obj=node)
+    # a model is moved in place, whether or not the result is used
+    key = frame.key(func.value)
+    if key is not None and frame.env is not None and hypothesis.MODEL_NAME.match(key.rpartition(".")[2]):
+        moved = Value(MODULE, target, node, obj=node)
+        frame.env[key] = moved
+        frame.flow.has_paths = frame.flow.has_paths or "." in key
+    return moved
+
+
+def _target(frame: Frame, how: str, args: Args) -> tuple[Place | None, cst.BaseExpression | None, bool]:
+    """Where a move goes; ``None`` for a conversion that moves nothing; and whether it surely is a move."""
+    if how == "cpu":
+        return HOST, None, True
+    if how != "to":
+        given = args.get(0, "device")
+        if given is None or given[1].kind == NONE:
+            return Place("fixed", how), None, True
+        if given[1].kind == DATA and given[1].text is None and isinstance(given[0], cst.Integer):
+            return Place("fixed", f"{how}:{given[0].value}"), given[0], True
+        place = frame.device_place(given[1], given[0])
+        return (place if place.is_known else SOMEWHERE), given[0], True
+    given = args.get(None, "device") or args.get(None, "other")
+    if given is None:
+        for pair in args.positional[:1]:
+            if pair[1].kind == DTYPE:
+                return None, None, False
+            given = pair
+    if given is None:
+        if args.starred:
+            return UNKNOWN_PLACE, None, False
+        return None, None, False  # to(dtype=...), to(memory_format=...)
+    operand, value = given
+    if value.kind == NONE:
+        return None, None, False
+    place = frame.device_place(value, operand)
+    if value.kind == UNKNOWN_KIND and not place.is_known:
+        key = frame.key(operand) or ""
+        if "dtype" in key.lower():
+            return None, None, False
+        return UNKNOWN_PLACE, operand, False
+    if value.kind == NAME:
+        return (None, None, False) if str(value.ref).startswith("torch.") else (UNKNOWN_PLACE, operand, False)
+    sure = value.kind in (DEVICE, TENSOR) or value.text is not None or place.is_known
+    return place, operand, sure
+
+
+def _non_blocking(how: str, args: Args) -> bool | None:
+    given = args.get(None, "non_blocking")
+    if given is None and how == "cuda" and len(args.positional) > 1:
+        given = args.positional[1]
+    if given is None:
+        return False if not args.starred else None
+    return True if _is_true(given[0]) else False if _is_false(given[0]) else None
+
+
+def move_module(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, target: Place) -> Value:
+    """``model.to(device)``: in place, under every name the module has."""
+    moved = module.but(place=target, origin=node)
+    env = frame.env
+    if env is None:
+        return moved
+    if module.obj is not None:
+        for name, value in env.items():
+            if value.kind == MODULE and value.obj is module.obj:
+                env[name] = value.but(place=target, origin=node)
+            elif value.kind == OPTIMIZER and value.items and module.obj in value.items:
+                if not frame.dead and not module.place.is_there and value.origin is not None:
+                    called = frame.key(func.value) or "the module"
+                    frame.facts.built_before_move.setdefault(
+                        value.origin, BuiltBeforeMove(value.origin, called, node)
+                    )
+    key = frame.key(func.value)
+    if key is not None:
+        env[key] = moved
+        frame.flow.has_paths = frame.flow.has_paths or "." in key
+    return moved
+
+
+def module_method(
+    frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, name: str, args: Args
+) -> Value:
+    from devlint.flow.expressions import attribute
+
+    if isinstance(module.ref, Class):
+        method = module.ref.find_method(name)
+        if method is not None and not method.is_property:
+            return project_call(frame, node, method, args, module)
+    if name in ("parameters", "buffers"):
+        return Value(PARAMS, module.place, node, obj=module.obj)
+    if name in ("named_parameters", "named_buffers"):
+        return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, tensor(module.place, node, obj=module.obj)]))
+    if name in ("state_dict",):
+        return Value(DICT, items={"*": tensor(module.place, node)})
+    if name in _CHAINS:
+        return module
+    if name in ("modules", "children"):
+        return Value(LIST, items=Value(MODULE, module.place, module.origin))
+    if name == "to_empty":
+        given = args.get(0, "device")
+        place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
+        return move_module(frame, node, func, module, place)
+    if name in ("append", "extend", "insert", "load_state_dict", "zero_grad", "apply", "__len__"):
+        return module if name == "apply" else UNKNOWN
+    if name == "forward":
+        return module_call(frame, node, module, args)
+    if name in ("items", "values"):
+        inner = Value(MODULE, module.place, module.origin)
+        return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, inner]) if name == "items" else inner)
+    value = attribute(frame, func, module, name)
+    if value.kind != UNKNOWN_KIND:
+        return call_value(frame, node, value, args)
+    return UNKNOWN
+
+
+_CHAINS = frozenset(
+    "train eval half float double bfloat16 requires_grad_ share_memory type float16 compile".split()
+)

@@ -1,0 +1,682 @@
+"""What an expression is: one function for each LibCST class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import libcst as cst
+
+from devlint.flow import hypothesis
+from devlint.flow.calls import call
+from devlint.flow.frame import Env, Frame
+from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
+from devlint.flow.value import (
+    ANY_DTYPE,
+    ARRAY,
+    CLASS,
+    DATA,
+    DEVICE,
+    DICT,
+    DTYPE,
+    FUNCTION,
+    HOST_DATA,
+    INSTANCE,
+    LIST,
+    MODULE,
+    NAME,
+    NONE,
+    NOTHING,
+    NUMPY_ARRAY,
+    SELF,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    element,
+    join,
+    tensor,
+)
+
+_TENSOR_DATA_ATTRIBUTES = frozenset(
+    "shape ndim is_cuda requires_grad is_leaf layout is_sparse is_quantized names nbytes itemsize is_meta is_mps is_xpu "
+    "grad_fn _version output_nr is_cpu".split()
+)
+_TENSOR_TENSOR_ATTRIBUTES = frozenset("T H mT mH data grad real imag".split())
+_DTYPES = frozenset(
+    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 uint8 short long bool complex64 "
+    "complex128 cfloat cdouble float8_e4m3fn float8_e5m2 uint16 uint32 uint64 qint8 quint8".split()
+)
+_CONSTANTS: dict[str, Value] = {"None": NOTHING, "True": HOST_DATA, "False": HOST_DATA}
+
+
+def evaluate(frame: Frame, node: cst.BaseExpression) -> Value:
+    """The value of an expression; records it, and whatever happens in it, with the flow."""
+    handler = _HANDLERS.get(type(node))
+    value = handler(frame, node) if handler is not None else UNKNOWN
+    frame.values[node] = value
+    return value
+
+
+def _name(frame: Frame, node: cst.Name) -> Value:
+    name = node.value
+    value = frame.lookup(name)
+    if value is not None:
+        return value
+    constant = _CONSTANTS.get(name)
+    if constant is not None:
+        return constant
+    qualified = frame.scope.imports.get(name)
+    if qualified is not None:
+        return frame.flow.named(qualified)
+    if hypothesis.names_device(name):
+        return Value(DEVICE, frame.symbol(name))
+    return UNKNOWN
+
+
+def _attribute(frame: Frame, node: cst.Attribute) -> Value:
+    base = evaluate(frame, node.value)
+    attr = node.attr.value
+    if frame.flow.has_paths and frame.env is not None:
+        key = frame.key(node)
+        if key is not None:
+            known = frame.lookup(key)
+            if known is not None:
+                return known
+    return attribute(frame, node, base, attr)
+
+
+def attribute(frame: Frame, node: cst.Attribute, base: Value, attr: str) -> Value:
+    """``base.attr`` where no path says more."""
+    kind = base.kind
+    if kind == NAME:
+        qualified = f"{base.ref}.{attr}"
+        if base.ref == "torch" and attr in _DTYPES:
+            return ANY_DTYPE
+        return frame.flow.named(qualified)
+    if kind == TENSOR or kind == THING:
+        if attr == "device":
+            return Value(DEVICE, base.place, base.origin)
+        if attr == "dtype":
+            return ANY_DTYPE
+        if attr in _TENSOR_DATA_ATTRIBUTES:
+            return HOST_DATA
+        if attr in _TENSOR_TENSOR_ATTRIBUTES:
+            return base.but(zero=False, grad=False, obj=None)
+        if kind == THING and base.ref != "moved":
+            return base if attr != "keys" else UNKNOWN
+        return UNKNOWN
+    if kind == SELF:
+        value = frame.flow.attribute_at_use(base.ref, attr, frame)
+        if value is not None:
+            return value
+        return _unknown_attribute(frame, node, attr)
+    if kind == MODULE:
+        return _module_attribute(frame, node, base, attr)
+    if kind == INSTANCE:
+        value = frame.flow.attribute_of(base.ref, attr)
+        return value if value is not None else _unknown_attribute(frame, node, attr)
+    if kind == DEVICE:
+        if attr == "type" and base.place.is_host:
+            return Value(DATA, base.place, text="cpu")
+        return HOST_DATA if attr in ("type", "index") else UNKNOWN
+    if kind == CLASS:
+        value = frame.flow.attribute_of(base.ref, attr)
+        return value if value is not None and value.kind != TENSOR else UNKNOWN
+    if kind == ARRAY:
+        return NUMPY_ARRAY if attr == "T" else HOST_DATA
+    return _unknown_attribute(frame, node, attr)
+
+
+def _unknown_attribute(frame: Frame, node: cst.Attribute, attr: str) -> Value:
+    if hypothesis.names_device(attr):
+        key = frame.key(node)
+        return Value(DEVICE, frame.symbol(key) if key is not None else SOMEWHERE)
+    if attr == "dtype" or attr.endswith("_dtype"):
+        return ANY_DTYPE
+    return UNKNOWN
+
+
+def _module_attribute(frame: Frame, node: cst.Attribute, base: Value, attr: str) -> Value:
+    if attr == "device":
+        return Value(DEVICE, base.place, base.origin) if base.place.is_known else _unknown_attribute(frame, node, attr)
+    if attr == "dtype":
+        return ANY_DTYPE
+    if attr == "module":
+        return base
+    if not isinstance(base.ref, str) and base.ref is not None:
+        value = frame.flow.attribute_of(base.ref, attr)
+        if value is not None:
+            if value.kind == MODULE or value.grad:
+                return value.but(place=base.place, obj=None)
+            return UNKNOWN
+    if attr in ("weight", "bias"):
+        return tensor(base.place, base.origin, grad=True)
+    return UNKNOWN
+
+
+def _subscript(frame: Frame, node: cst.Subscript) -> Value:
+    base = evaluate(frame, node.value)
+    indices: list[tuple[cst.BaseExpression, Value]] = []
+    sliced = False
+    for item in node.slice:
+        part = item.slice
+        if type(part) is cst.Index:
+            indices.append((part.value, evaluate(frame, part.value)))
+        else:
+            sliced = True
+            for bound in (part.lower, part.upper, part.step):
+                if bound is not None:
+                    value = evaluate(frame, bound)
+                    if value.kind == TENSOR:
+                        frame.wait(bound, "index", bound, value, explicit=False)
+    if frame.flow.has_paths and frame.env is not None:
+        key = frame.key(node)
+        if key is not None:
+            known = frame.lookup(key)
+            if known is not None:
+                return known
+    kind = base.kind
+    if kind == TENSOR:
+        return _index_tensor(frame, node, base, indices)
+    if kind == THING:
+        return base
+    if kind == LIST:
+        return base if sliced else element(base)
+    if kind == TUPLE:
+        if sliced:
+            return Value(LIST, items=element(base))
+        position = _integer(indices[0][0]) if len(indices) == 1 else None
+        if position is not None and -len(base.items) <= position < len(base.items):
+            return base.items[position]
+        return element(base)
+    if kind == DICT:
+        constant = _constant_key(indices[0][0]) if len(indices) == 1 else None
+        if constant is not None and constant in base.items:
+            return base.items[constant]
+        return base.items.get("*", UNKNOWN)
+    if kind == MODULE:
+        return element(base) if not sliced else base
+    if kind == ARRAY:
+        return NUMPY_ARRAY
+    if kind == DATA:
+        return HOST_DATA
+    return UNKNOWN
+
+
+def _index_tensor(
+    frame: Frame, node: cst.Subscript, base: Value, indices: list[tuple[cst.BaseExpression, Value]]
+) -> Value:
+    for index_node, index in indices:
+        if index.kind != TENSOR or index.zero:
+            continue
+        if base.place.is_host and index.place.is_there:
+            # device tensors may be indexed by host indices, not the other way round
+            frame.met(node, "indexing", (node.value, base), (index_node, index))
+        elif base.place.is_there and index.place.is_there and index.ref == "mask":
+            frame.wait(node, "mask", index_node, index, explicit=False)
+    return base.but(zero=False, grad=False, obj=None, ref=base.ref if base.ref == "mask" else None)
+
+
+def _integer(node: cst.BaseExpression) -> int | None:
+    sign = 1
+    if type(node) is cst.UnaryOperation and type(node.operator) is cst.Minus:
+        sign, node = -1, node.expression
+    if type(node) is cst.Integer:
+        try:
+            return sign * int(node.value.replace("_", ""), 0)
+        except ValueError:
+            return None
+    return None
+
+
+def _constant_key(node: cst.BaseExpression) -> str | None:
+    if type(node) is cst.SimpleString:
+        value = node.evaluated_value
+        return value if isinstance(value, str) else None
+    if type(node) is cst.Integer:
+        return node.value
+    return None
+
+
+def _string(frame: Frame, node: cst.SimpleString) -> Value:
+    value = node.evaluated_value if len(node.value) < 24 else None
+    return Value(DATA, HOST_DATA.place, text=value) if isinstance(value, str) else HOST_DATA
+
+
+def _number(frame: Frame, node: cst.BaseExpression) -> Value:
+    return HOST_DATA
+
+
+def _formatted(frame: Frame, node: cst.FormattedString) -> Value:
+    text = ""
+    for part in node.parts:
+        if type(part) is cst.FormattedStringExpression:
+            value = evaluate(frame, part.expression)
+            if value.kind == TENSOR:
+                frame.wait(part.expression, "format", part.expression, value, explicit=False)
+            if part.format_spec:
+                for spec in part.format_spec:
+                    if type(spec) is cst.FormattedStringExpression:
+                        evaluate(frame, spec.expression)
+        else:
+            text += part.value
+    # f"cuda:{rank}" is an accelerator, whichever
+    if text.startswith("cuda") or text.startswith("npu") or text.startswith("xpu"):
+        return Value(DATA, HOST_DATA.place, text="cuda")
+    return HOST_DATA
+
+
+def _concatenated(frame: Frame, node: cst.ConcatenatedString) -> Value:
+    evaluate(frame, node.left)
+    evaluate(frame, node.right)
+    return HOST_DATA
+
+
+def _binary(frame: Frame, node: cst.BinaryOperation) -> Value:
+    # `a + b + c + ...` nests to the left: follow it down without recursion
+    chain = [node]
+    while type(chain[-1].left) is cst.BinaryOperation:
+        chain.append(chain[-1].left)
+    left = evaluate(frame, chain[-1].left)
+    for current in reversed(chain):
+        right = evaluate(frame, current.right)
+        left = operate(frame, current, current.left, left, current.right, right, type(current.operator))
+        frame.values[current] = left
+    return left
+
+
+_STRICT_OPERATORS = (cst.MatrixMultiply, cst.MatrixMultiplyAssign)
+
+
+def operate(
+    frame: Frame,
+    node: cst.CSTNode,
+    left_node: cst.CSTNode,
+    left: Value,
+    right_node: cst.CSTNode,
+    right: Value,
+    operator: type,
+) -> Value:
+    """The value of ``left <operator> right``."""
+    a, b = left.kind, right.kind
+    tensors = (TENSOR, THING)
+    if a in tensors or b in tensors:
+        if left.ref == "moved" and a == THING and b not in tensors:
+            return UNKNOWN if b == UNKNOWN_KIND else left.but(kind=TENSOR, ref=None)
+        chosen = frame.meet(
+            node, [(left_node, left), (right_node, right)], "an operation", strict=operator in _STRICT_OPERATORS
+        )
+        assert chosen is not None
+        if a in tensors and b in tensors:
+            place, zero = chosen.place, left.zero and right.zero
+        elif (a == ARRAY or b == ARRAY) and chosen.place.is_host:
+            return UNKNOWN  # numpy's or torch's, as the order has it
+        elif (a in (UNKNOWN_KIND, NAME) or b in (UNKNOWN_KIND, NAME)) and chosen.zero:
+            return Value(UNKNOWN_KIND)
+        else:
+            # a number beside it, or a tensor that must be at the same place
+            place, zero = chosen.place, chosen.zero
+        mask = left.ref == "mask" or right.ref == "mask"
+        bitwise = operator in (cst.BitAnd, cst.BitOr, cst.BitXor)
+        return tensor(place, chosen.origin, zero=zero, ref="mask" if mask and bitwise else None, attr=chosen.attr)
+    if a == LIST and operator in (cst.Add, cst.AddAssign, cst.Multiply):
+        return join(left, right) if b == LIST else left
+    if a == ARRAY or b == ARRAY:
+        return NUMPY_ARRAY
+    if a == DATA and b == DATA:
+        return HOST_DATA
+    if a == DATA and left.text is not None and operator in (cst.Modulo, cst.Add):
+        return Value(DATA, HOST_DATA.place, text="cuda") if left.text.startswith("cuda") else HOST_DATA
+    return UNKNOWN
+
+
+def _unary(frame: Frame, node: cst.UnaryOperation) -> Value:
+    value = evaluate(frame, node.expression)
+    if type(node.operator) is cst.Not:
+        frame.truth_tested(node.expression, value)
+        return HOST_DATA
+    if value.holds_tensors:
+        return value.but(grad=False, obj=None)
+    return HOST_DATA if value.kind == DATA else NUMPY_ARRAY if value.kind == ARRAY else UNKNOWN
+
+
+def _boolean(frame: Frame, node: cst.BooleanOperation) -> Value:
+    chain = [node]
+    while type(chain[-1].left) is cst.BooleanOperation:
+        chain.append(chain[-1].left)
+    left_node = chain[-1].left
+    value = evaluate(frame, left_node)
+    for current in reversed(chain):
+        frame.truth_tested(current.left, value)
+        right = evaluate(frame, current.right)
+        if type(current.operator) is cst.Or:
+            value = join(value, right)
+        else:
+            value = right if value.kind in (DATA, NONE) else join(value, right)
+        frame.values[current] = value
+    return value
+
+
+def _comparison(frame: Frame, node: cst.Comparison) -> Value:
+    left_node, left = node.left, evaluate(frame, node.left)
+    result = HOST_DATA
+    for target in node.comparisons:
+        right = evaluate(frame, target.comparator)
+        operator = type(target.operator)
+        if operator in (cst.Is, cst.IsNot):
+            pass
+        elif operator in (cst.In, cst.NotIn):
+            if left.kind == TENSOR and right.kind in (LIST, TUPLE, DICT, DATA):
+                frame.wait(node, "in", node.left, left, explicit=False)
+        elif left.kind in (TENSOR, THING) or right.kind in (TENSOR, THING):
+            if NONE not in (left.kind, right.kind) and "moved" not in (left.ref, right.ref):
+                chosen = frame.meet(node, [(left_node, left), (target.comparator, right)], "a comparison")
+                assert chosen is not None
+                zero = chosen.zero and (not right.holds_tensors or right.zero) and (not left.holds_tensors or left.zero)
+                result = tensor(chosen.place, chosen.origin, zero=zero, ref=None if zero else "mask")
+        elif UNKNOWN_KIND in (left.kind, right.kind):
+            result = UNKNOWN
+        left_node, left = target.comparator, right
+    return result
+
+
+def _if_expression(frame: Frame, node: cst.IfExp) -> Value:
+    test = evaluate(frame, node.test)
+    frame.truth_tested(node.test, test)
+    truth = hypothesis.truth(frame, node.test)
+    values = []
+    for branch, taken in ((node.body, truth is not False), (node.orelse, truth is not True)):
+        frame.dead += not taken
+        frame.conditional += 1
+        value = evaluate(frame, branch)
+        frame.conditional -= 1
+        frame.dead -= not taken
+        if taken:
+            values.append(value)
+    if len(values) == 1:
+        # `"cuda" if torch.cuda.is_available() else "cpu"`: the target device, not cuda for good
+        return values[0].but(ref="choice") if values[0].text is not None else values[0]
+    return join(values[0], values[1])
+
+
+def _walrus(frame: Frame, node: cst.NamedExpr) -> Value:
+    value = evaluate(frame, node.value)
+    if type(node.target) is cst.Name and frame.env is not None:
+        frame.forget(node.target.value)
+        frame.env[node.target.value] = value
+        frame.values[node.target] = value
+    return value
+
+
+def _elements(frame: Frame, node: cst.Tuple | cst.List | cst.Set) -> list[Value]:
+    values = []
+    for item in node.elements:
+        value = evaluate(frame, item.value)
+        if type(item) is cst.StarredElement:
+            value = Value(LIST, items=element(value))
+        values.append(value)
+    return values
+
+
+def _tuple(frame: Frame, node: cst.Tuple) -> Value:
+    values = _elements(frame, node)
+    if any(type(item) is cst.StarredElement for item in node.elements):
+        return Value(LIST, items=None)
+    return Value(TUPLE, items=values)
+
+
+def _list(frame: Frame, node: cst.List) -> Value:
+    values = _elements(frame, node)
+    if not values:
+        return Value(LIST)
+    joined = values[0]
+    if all(v.kind in (DATA, ARRAY) for v in values):
+        return HOST_DATA
+    for position, value in enumerate(values):
+        if type(node.elements[position]) is cst.StarredElement:
+            value = element(value)
+        joined = value if position == 0 else join(joined, value)
+    return Value(LIST, items=joined, ref=tuple(values))
+
+
+def _set(frame: Frame, node: cst.Set) -> Value:
+    _elements(frame, node)
+    return UNKNOWN
+
+
+def _dict(frame: Frame, node: cst.Dict) -> Value:
+    items: dict[str, Value] = {}
+    for item in node.elements:
+        value = evaluate(frame, item.value)
+        if type(item) is cst.StarredDictElement:
+            if value.kind == DICT:
+                items.update(value.items)
+            else:
+                items["*"] = UNKNOWN
+            continue
+        evaluate(frame, item.key)
+        key = _constant_key(item.key)
+        if key is None:
+            items["*"] = join(items["*"], value) if "*" in items else value
+        else:
+            items[key] = value
+    return Value(DICT, items=items)
+
+
+def _comprehension(frame: Frame, node: cst.ListComp | cst.GeneratorExp | cst.SetComp | cst.DictComp) -> Value:
+    env = frame.env
+    frame.env = dict(env) if env is not None else {}
+    frame.conditional += 1
+    try:
+        clause: cst.CompFor | None = node.for_in
+        while clause is not None:
+            bind(frame, clause.target, element(evaluate(frame, clause.iter)))
+            for condition in clause.ifs:
+                frame.truth_tested(condition.test, evaluate(frame, condition.test))
+            clause = clause.inner_for_in
+        if type(node) is cst.DictComp:
+            evaluate(frame, node.key)
+            return Value(DICT, items={"*": evaluate(frame, node.value)})
+        elt = evaluate(frame, node.elt)
+        if type(node) is cst.SetComp:
+            return UNKNOWN
+        return HOST_DATA if elt.kind == DATA and type(node) is cst.ListComp else Value(LIST, items=elt)
+    finally:
+        frame.conditional -= 1
+        frame.env = env
+
+
+def _lambda(frame: Frame, node: cst.Lambda) -> Value:
+    env = frame.env
+    frame.env = dict(env) if env is not None else {}
+    for param in (*node.params.posonly_params, *node.params.params, *node.params.kwonly_params):
+        if param.default is not None:
+            evaluate(frame, param.default)
+        frame.env[param.name.value] = UNKNOWN
+    for star in (node.params.star_arg, node.params.star_kwarg):
+        if isinstance(star, cst.Param):
+            frame.env[star.name.value] = UNKNOWN
+    frame.conditional += 1
+    evaluate(frame, node.body)
+    frame.conditional -= 1
+    frame.env = env
+    return Value(FUNCTION, ref=node)
+
+
+def call_lambda(frame: Frame, node: cst.Lambda, args: list[Value]) -> Value:
+    """What calling the lambda with these values gives."""
+    env = frame.env
+    frame.env = dict(env) if env is not None else {}
+    for position, param in enumerate((*node.params.posonly_params, *node.params.params)):
+        frame.env[param.name.value] = args[position] if position < len(args) else UNKNOWN
+    frame.conditional += 1
+    value = evaluate(frame, node.body)
+    frame.conditional -= 1
+    frame.env = env
+    return value
+
+
+def _await(frame: Frame, node: cst.Await) -> Value:
+    return evaluate(frame, node.expression)
+
+
+def _yield(frame: Frame, node: cst.Yield) -> Value:
+    if node.value is not None:
+        value = node.value.item if type(node.value) is cst.From else node.value
+        given = evaluate(frame, value)
+        frame.returns.append(Value(LIST, items=given) if type(node.value) is not cst.From else given)
+    return UNKNOWN
+
+
+# assignment --------------------------------------------------------------------------------------
+
+
+def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.CSTNode | None = None) -> None:
+    """Give a target its value: a name, an attribute, an item, or several of them unpacked."""
+    kind = type(target)
+    env = frame.env
+    if env is None:
+        return
+    frame.values[target] = value
+    if kind is cst.Name:
+        name = target.value
+        frame.forget(name)
+        env[name] = named_value(frame, name, value, target)
+        if frame.function is None and name in frame.scope.globals_written:
+            env[name] = _global_value(env[name])
+    elif kind is cst.Attribute:
+        _bind_attribute(frame, target, value, statement)
+    elif kind is cst.Subscript:
+        _bind_item(frame, target, value, env)
+    elif kind is cst.Tuple or kind is cst.List:
+        _unpack(frame, target, value, statement)
+    elif kind is cst.StarredElement:
+        bind(frame, target.value, Value(LIST, items=element(value)), statement)
+
+
+def _global_value(value: Value) -> Value:
+    # functions write it too, at times of their own
+    return value if value.kind in (NAME, FUNCTION, CLASS) else UNKNOWN
+
+
+def named_value(frame: Frame, name: str, value: Value, target: cst.CSTNode) -> Value:
+    """A value as known under the name it is bound to: the name may say what the expression does not."""
+    if value.kind == DEVICE:
+        if value.place == SOMEWHERE:
+            return value.but(place=frame.symbol(name))
+        return value
+    if value.kind == DATA and value.ref == "choice":
+        return Value(DEVICE, frame.symbol(name))
+    if value.kind == UNKNOWN_KIND:
+        last = name.rpartition(".")[2]
+        if hypothesis.names_device(last):
+            return Value(DEVICE, frame.symbol(name))
+        if hypothesis.MODEL_NAME.match(last):
+            return Value(MODULE, UNKNOWN_PLACE, target, obj=target)
+        if hypothesis.LOADER_NAME.search(last):
+            return Value("loader", UNKNOWN_PLACE, target)
+    if value.kind == MODULE and value.obj is None:
+        return value.but(obj=target)
+    return value
+
+
+def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement: cst.CSTNode | None) -> None:
+    env = frame.env
+    assert env is not None
+    base = evaluate(frame, target.value)
+    attr = target.attr.value
+    if base.kind in (TENSOR, THING) and attr == "data":
+        return  # `t.data = u` crosses devices silently
+    key = frame.key(target)
+    if base.kind == SELF and key is not None:
+        value = named_value(frame, key, value, target)
+        frame.flow.store(base.ref, attr, value, statement if statement is not None else target, frame)
+    if key is not None:
+        frame.forget(key)
+        env[key] = value
+        frame.flow.has_paths = True
+
+
+def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> None:
+    base = evaluate(frame, target.value)
+    for item in target.slice:
+        if type(item.slice) is cst.Index:
+            index = evaluate(frame, item.slice.value)
+            if base.kind == TENSOR and index.kind == TENSOR and not index.zero:
+                if base.place.is_host and index.place.is_there:
+                    frame.met(target, "indexing", (target.value, base), (item.slice.value, index))
+        else:
+            for bound in (item.slice.lower, item.slice.upper, item.slice.step):
+                if bound is not None:
+                    evaluate(frame, bound)
+    container = frame.key(target.value)
+    key = frame.key(target)
+    if base.kind == DICT and container is not None:
+        constant = _constant_key(target.slice[0].slice.value) if type(target.slice[0].slice) is cst.Index else None
+        items = dict(base.items)
+        name = constant if constant is not None else "*"
+        items[name] = value if constant is not None or "*" not in items else join(items["*"], value)
+        env[container] = base.but(items=items)
+    elif base.kind in (LIST, TUPLE) and container is not None:
+        env[container] = Value(LIST, items=join(element(base), value))
+    elif key is not None and base.kind != TENSOR:
+        env[key] = value
+        frame.flow.has_paths = True
+
+
+def _unpack(frame: Frame, target: cst.Tuple | cst.List, value: Value, statement: cst.CSTNode | None) -> None:
+    names = [item.value for item in target.elements]
+    stars = [i for i, item in enumerate(target.elements) if type(item) is cst.StarredElement]
+    if value.kind == LIST and isinstance(value.ref, tuple) and not stars and len(value.ref) == len(names):
+        value = Value(TUPLE, items=list(value.ref))
+    if value.kind == TUPLE and len(stars) <= 1:
+        items = value.items
+        if stars:
+            first = stars[0]
+            after = len(names) - first - 1
+            if len(items) >= len(names) - 1:
+                middle = items[first : len(items) - after]
+                rest = Value(LIST, items=element(Value(TUPLE, items=middle)) if middle else None)
+                items = [*items[:first], rest, *items[len(items) - after :]] if after else [*items[:first], rest]
+        if len(items) == len(names):
+            for name, item in zip(names, items, strict=True):
+                bind(frame, name, item, statement)
+            return
+    each = element(value)
+    for position, name in enumerate(names):
+        bind(frame, name, Value(LIST, items=each) if position in stars else each, statement)
+
+
+_HANDLERS: dict[type, Callable[[Frame, cst.BaseExpression], Value]] = {
+    cst.Name: _name,
+    cst.Attribute: _attribute,
+    cst.Subscript: _subscript,
+    cst.Call: call,
+    cst.SimpleString: _string,
+    cst.FormattedString: _formatted,
+    cst.ConcatenatedString: _concatenated,
+    cst.Integer: _number,
+    cst.Float: _number,
+    cst.Imaginary: _number,
+    cst.BinaryOperation: _binary,
+    cst.UnaryOperation: _unary,
+    cst.BooleanOperation: _boolean,
+    cst.Comparison: _comparison,
+    cst.IfExp: _if_expression,
+    cst.NamedExpr: _walrus,
+    cst.Tuple: _tuple,
+    cst.List: _list,
+    cst.Set: _set,
+    cst.Dict: _dict,
+    cst.ListComp: _comprehension,
+    cst.SetComp: _comprehension,
+    cst.DictComp: _comprehension,
+    cst.GeneratorExp: _comprehension,
+    cst.Lambda: _lambda,
+    cst.Await: _await,
+    cst.Yield: _yield,
+}  # type: ignore[dict-item]
+
+__all__ = ["DTYPE", "attribute", "bind", "call_lambda", "evaluate", "named_value"]

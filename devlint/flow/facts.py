@@ -1,0 +1,90 @@
+"""What the flow has seen happen, for rules to judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from devlint.flow.place import Place
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from devlint.flow.value import Value
+
+
+@dataclass(eq=False)
+class Move:
+    """``receiver.to(...)`` and its kin, where it surely goes to a device or to the host.
+
+    ``value`` is the receiver before the move, ``target`` where it goes, ``target_node`` the expression
+    that says so (``None`` for ``.cuda()`` and ``.cpu()``). ``non_blocking`` is ``True``, ``False``, or
+    ``None`` where it depends on a variable.
+    """
+
+    node: cst.Call
+    how: str
+    receiver: cst.BaseExpression
+    value: Value
+    target: Place
+    target_node: cst.BaseExpression | None
+    non_blocking: bool | None
+
+
+@dataclass(eq=False)
+class Meeting:
+    """Two values on different places are operands of one operation, which raises.
+
+    ``what`` names the operation. ``host_node`` and ``there_node`` are the operand expressions.
+    """
+
+    node: cst.CSTNode
+    what: str
+    host_node: cst.CSTNode
+    host: Value
+    there_node: cst.CSTNode
+    there: Value
+
+
+@dataclass(eq=False)
+class Wait:
+    """The host waits for a value that lives on a device. ``explicit``: the value is asked for by name (``.item()``)."""
+
+    node: cst.CSTNode
+    what: str
+    operand: cst.BaseExpression
+    value: Value
+    explicit: bool
+
+
+@dataclass(eq=False)
+class ArrayUse:
+    """A tensor is handed to numpy (or another library that reads host memory): ``what`` names the call."""
+
+    node: cst.CSTNode
+    what: str
+    operand: cst.BaseExpression
+    value: Value
+
+
+@dataclass(eq=False)
+class BuiltBeforeMove:
+    """An optimizer was built from (or loaded for) a module that is moved afterwards in the same flow."""
+
+    optimizer: cst.CSTNode
+    module: str
+    move: cst.CSTNode
+
+
+@dataclass(eq=False)
+class Facts:
+    """All facts of a file, in the order the code was followed; keyed by node where a node can have one only."""
+
+    moves: dict[cst.CSTNode, Move] = field(default_factory=dict)
+    meetings: dict[tuple[cst.CSTNode, cst.CSTNode | None], Meeting] = field(default_factory=dict)
+    waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
+    array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)
+    built_before_move: dict[cst.CSTNode, BuiltBeforeMove] = field(default_factory=dict)
+    calls: dict[str, list[cst.Call]] = field(default_factory=dict)
+    names: dict[cst.Call, str] = field(default_factory=dict)
+    reveals: dict[cst.Call, Value] = field(default_factory=dict)

@@ -1,0 +1,401 @@
+"""Frame: one function (or the module body) being followed, its variables and what it records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint.flow import hypothesis
+from devlint.flow.facts import Meeting, Wait
+from devlint.flow.place import (
+    CANNOT_TELL,
+    DIFFERENT,
+    HOST,
+    SOMEWHERE,
+    UNKNOWN_PLACE,
+    Place,
+    from_string,
+    relation,
+)
+from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, MAIN, Class, Function, Scope
+from devlint.flow.value import (
+    DATA,
+    DEVICE,
+    DICT,
+    INSTANCE,
+    LIST,
+    LOADER,
+    MODULE,
+    NONE,
+    OPTIMIZER,
+    PARAMS,
+    SELF,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    join,
+)
+
+if TYPE_CHECKING:
+    from devlint.flow import Flow
+
+Env = dict[str, Value]
+
+#: Where factories put what names no device, while a ``with torch.device`` or a default device redirects them.
+DEFAULT_PLACE = "<default place>"
+NO_GRAD = "<no grad>"
+
+
+class Frame:
+    """The state while one function is followed.
+
+    ``env`` maps names, and paths such as ``self.x`` or ``batch['y']``, to values; it is ``None``
+    where the code cannot be reached. ``closures`` are the environments of enclosing functions and
+    the module, nearest first.
+    """
+
+    def __init__(self, flow: Flow, function: Function | None, env: Env, closures: tuple[Env, ...]) -> None:
+        self.flow, self.function = flow, function
+        self.scope: Scope = flow.scope
+        self.values = flow.values
+        self.facts = flow.facts
+        self.env: Env | None = env
+        self.closures = closures
+        self.cls: Class | None = function.cls if function is not None else None
+        if self.cls is None and function is not None and function.outer is not None:
+            self.cls = function.outer.cls  # `self` of the enclosing method
+        self.role = function.role if function is not None else MAIN
+        self.id = function.scope if function is not None else 0
+        self.dead = 0  # inside a branch the hypothesis rules out
+        self.conditional = 0  # inside a branch that may not run
+        self.returns: list[Value] = []
+        self.constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = []
+        self.loops: list[tuple[list[Env], list[Env]]] = []
+        self.nested: list[Function] = []
+
+    # names --------------------------------------------------------------------------------------
+
+    def lookup(self, name: str) -> Value | None:
+        env = self.env
+        if env is not None:
+            value = env.get(name)
+            if value is not None:
+                return value
+        for closure in self.closures:
+            value = closure.get(name)
+            if value is not None:
+                return value
+        return None
+
+    def key(self, node: cst.BaseExpression) -> str | None:
+        """``a``, ``self.x`` or ``batch['y']``: what a plain path of names is known by in ``env``."""
+        kind = type(node)
+        if kind is cst.Name:
+            return node.value
+        if kind is cst.Attribute:
+            base = self.key(node.value)
+            return None if base is None else f"{base}.{node.attr.value}"
+        if kind is cst.Subscript and len(node.slice) == 1 and type(node.slice[0].slice) is cst.Index:
+            index = node.slice[0].slice.value
+            if type(index) is cst.SimpleString or type(index) is cst.Integer:
+                base = self.key(node.value)
+                return None if base is None else f"{base}[{index.value}]"
+        return None
+
+    def forget(self, name: str) -> None:
+        """Drop what is known of paths below a name that is bound anew."""
+        env = self.env
+        if env is None or not self.flow.has_paths:
+            return
+        dot, bracket = name + ".", name + "["
+        for key in [k for k in env if k.startswith(dot) or k.startswith(bracket)]:
+            del env[key]
+
+    # self ---------------------------------------------------------------------------------------
+
+    @property
+    def self_place(self) -> Place:
+        """Where the parameters and buffers of ``self`` are while this function runs."""
+        cls = self.cls
+        if cls is None or not cls.is_module:
+            return UNKNOWN_PLACE
+        if self.role == DEVICE_SIDE:
+            return Place("device", "self", cls.scope)
+        if self.role in (CONSTRUCTOR, HOST_SIDE):
+            return UNKNOWN_PLACE
+        return Place("param", "self", cls.scope)
+
+    def symbol(self, name: str) -> Place:
+        """The place that a device called ``name`` stands for here."""
+        if name.startswith("self.") and self.cls is not None:
+            return Place("device", name, self.cls.scope)
+        return Place("device", name, self.id)
+
+    # places -------------------------------------------------------------------------------------
+
+    def device_place(self, value: Value, node: cst.BaseExpression | None = None) -> Place:
+        """Where a ``device=`` argument points."""
+        kind = value.kind
+        if kind == DEVICE:
+            return value.place
+        if kind == DATA:
+            if value.text is not None:
+                place = from_string(value.text)
+                return SOMEWHERE if value.ref == "choice" and place.is_there else place
+            # an index: cuda:0, or a rank
+            return SOMEWHERE
+        if kind == TENSOR:
+            return value.place
+        if kind == UNKNOWN_KIND and node is not None:
+            key = self.key(node)
+            if key is not None and hypothesis.names_device(key.rpartition(".")[2]):
+                return self.symbol(key)
+        return UNKNOWN_PLACE
+
+    def default_place(self) -> Place:
+        """Where a factory puts what names no device."""
+        value = self.env.get(DEFAULT_PLACE) if self.env is not None else None
+        if value is not None:
+            return value.place
+        return self.flow.default_place
+
+    # what is recorded ---------------------------------------------------------------------------
+
+    @property
+    def silent(self) -> bool:
+        return self.dead > 0
+
+    def meet(
+        self, node: cst.CSTNode, operands: list[tuple[cst.CSTNode, Value]], what: str, *, strict: bool = False
+    ) -> Value | None:
+        """The operands of one operation come together; gives the operand that tells where the result lives."""
+        there: tuple[cst.CSTNode, Value] | None = None
+        host: tuple[cst.CSTNode, Value] | None = None
+        other: tuple[cst.CSTNode, Value] | None = None
+        zero: tuple[cst.CSTNode, Value] | None = None
+        for operand in operands:
+            value = operand[1]
+            if value.kind != TENSOR and value.kind != THING and value.kind != MODULE:
+                continue
+            place = value.place
+            if place.kind == "device" or place.kind == "fixed":
+                if there is None:
+                    there = operand
+                elif relation(there[1].place, place) == CANNOT_TELL:
+                    self.constrain(there, operand)
+            elif place.kind == "host":
+                if value.zero and not strict:
+                    zero = zero or operand
+                elif host is None:
+                    host = operand
+            elif not value.zero:
+                other = other or operand
+        if host is not None and there is not None:
+            self.met(node, what, host, there)
+        if other is not None:
+            if there is not None:
+                self.constrain(there, other)
+            elif host is not None:
+                self.constrain(host, other)
+        chosen = there or other or host or zero
+        return None if chosen is None else chosen[1]
+
+    def met(
+        self,
+        node: cst.CSTNode,
+        what: str,
+        host: tuple[cst.CSTNode, Value],
+        there: tuple[cst.CSTNode, Value],
+    ) -> None:
+        if self.dead:
+            return
+        key = (node, host[0])
+        if key not in self.facts.meetings:
+            self.facts.meetings[key] = Meeting(node, what, host[0], host[1], there[0], there[1])
+
+    def constrain(self, a: tuple[cst.CSTNode, Value], b: tuple[cst.CSTNode, Value]) -> None:
+        """Two values must be at one place; a caller that knows both may see that they are not."""
+        if self.dead or self.conditional or self.function is None:
+            return
+        scopes = {self.function.scope, self.cls.scope if self.cls is not None else 0}
+        if a[1].place.scope in scopes and b[1].place.scope in scopes and a[1].place != b[1].place:
+            self.constraints.append((a[0], b[0], a[1].place, b[1].place))
+
+    def wait(self, node: cst.CSTNode, what: str, operand: cst.BaseExpression, value: Value, explicit: bool) -> None:
+        if self.dead or not value.holds_tensors or not value.place.is_there:
+            return
+        self.facts.waits[node] = Wait(node, what, operand, value, explicit)
+
+    def truth_tested(self, node: cst.BaseExpression, value: Value) -> None:
+        """``if t``, ``not t``, ``t and u``: torch reads the value."""
+        if value.kind == TENSOR:
+            self.wait(node, "bool", node, value, explicit=False)
+
+    # parameters ---------------------------------------------------------------------------------
+
+    def bind_parameters(self) -> None:
+        """Give every parameter of the function the value its annotation, name, use and role suggest."""
+        function, env = self.function, self.env
+        assert function is not None and env is not None
+        params = function.positional
+        if function.takes_self and params:
+            owner = function.cls
+            assert owner is not None
+            first = params[0].name.value
+            if function.is_classmethod:
+                env[first] = Value("class", ref=owner)
+            else:
+                env[first] = Value(SELF, self.self_place, ref=owner)
+        fed = self._fed_tensors() if function.fed else frozenset()
+        for param in function.params:
+            name = param.name.value
+            if name not in env:
+                env[name] = self.parameter(param, fed)
+        node_params = function.node.params
+        if isinstance(node_params.star_arg, cst.Param):
+            env[node_params.star_arg.name.value] = UNKNOWN
+        if node_params.star_kwarg is not None:
+            env[node_params.star_kwarg.name.value] = UNKNOWN
+
+    def _fed_tensors(self) -> frozenset[str]:
+        """Names handed to a torch layer that ``self`` holds."""
+        assert self.function is not None
+        if self.cls is None or not self.cls.is_module:
+            return frozenset()
+        found = set()
+        for attr, name in self.function.fed:
+            value = self.flow.attribute_of(self.cls, attr)
+            if value is not None and value.kind == MODULE and isinstance(value.ref, str):
+                found.add(name)
+        return frozenset(found)
+
+    def parameter(self, param: cst.Param, fed: frozenset[str]) -> Value:
+        """What a parameter is taken to be."""
+        from devlint.flow.scope import annotation_names, is_tensor_annotation
+
+        function = self.function
+        assert function is not None
+        name = param.name.value
+        types = annotation_names(param.annotation.annotation) if param.annotation is not None else []
+        tails = {t.rpartition(".")[2] for t in types} - {"None"}
+        place = self.parameter_place(name)
+        if types and is_tensor_annotation(self.scope.source, param.annotation):
+            return Value(TENSOR, place, param) if len(tails) == 1 else Value(THING, place, param)
+        default = param.default
+        if hypothesis.names_device(name) and not tails & {"bool", "int"} and not _is_constant(default, "True", "False"):
+            return Value(DEVICE, self.symbol(name), param)
+        if tails and tails <= {"int", "float", "str", "bool", "bytes", "Path", "int[]", "ndarray", "complex"}:
+            return Value(DATA, HOST)
+        if "ndarray" in tails:
+            return UNKNOWN if len(tails) > 1 else Value("array", HOST)
+        if "DataLoader" in tails or (not types and hypothesis.LOADER_NAME.search(name)):
+            return Value(LOADER, UNKNOWN_PLACE, param)
+        if "Module" in tails and len(tails) == 1:
+            return Value(MODULE, self.module_parameter_place(name), param, obj=param)
+        if "Optimizer" in tails or (not types and hypothesis.OPTIMIZER_NAME.search(name)):
+            return Value(OPTIMIZER, UNKNOWN_PLACE, param)
+        if not types and hypothesis.MODEL_NAME.match(name) and (function.is_module_by_use(name) or name in function.called):
+            return Value(MODULE, self.module_parameter_place(name), param, obj=param)
+        if isinstance(default, cst.SimpleString | cst.Integer | cst.Float) or _is_constant(default, "True", "False"):
+            return UNKNOWN if not function.is_tensor_by_use(name) else Value(THING, UNKNOWN_PLACE, param)
+        if types:
+            return UNKNOWN
+        if function.is_module_by_use(name) and not function.is_tensor_by_use(name):
+            return Value(MODULE, self.module_parameter_place(name), param, obj=param)
+        if name in fed or function.is_tensor_by_use(name):
+            return Value(TENSOR, place, param)
+        if self.role == DEVICE_SIDE and name in ("batch",):
+            return Value(THING, place, param)
+        return UNKNOWN
+
+    def parameter_place(self, name: str) -> Place:
+        """Where a tensor handed in as ``name`` lives."""
+        function = self.function
+        assert function is not None
+        if self.role == HOST_SIDE:
+            return HOST
+        if self.role == DEVICE_SIDE:
+            return Place("device", name, function.scope)
+        return Place("param", name, function.scope)
+
+    def module_parameter_place(self, name: str) -> Place:
+        function = self.function
+        assert function is not None
+        if self.role in (HOST_SIDE, CONSTRUCTOR):
+            return UNKNOWN_PLACE
+        if function.attributes.get(name, set()) & {"to", "cuda", "cpu"}:
+            return UNKNOWN_PLACE  # the function moves it itself
+        return Place("device", name, function.scope)
+
+    # joins --------------------------------------------------------------------------------------
+
+    def merge(self, a: Env | None, b: Env | None) -> Env | None:
+        """The environment after two paths meet."""
+        if a is None:
+            return b
+        if b is None or a is b:
+            return a
+        merged = dict(a)
+        for key, value in b.items():
+            mine = merged.get(key)
+            if mine is None:
+                if "." in key or "[" in key:
+                    merged[key] = _half_known(value, self._before_path(key))
+                elif key == DEFAULT_PLACE or key == NO_GRAD:
+                    continue
+                else:
+                    merged[key] = value
+            elif mine is not value:
+                merged[key] = join(mine, value)
+        if len(b) != len(merged):
+            for key in a:
+                if key not in b:
+                    if "." in key or "[" in key:
+                        merged[key] = _half_known(a[key], self._before_path(key))
+                    elif key == DEFAULT_PLACE or key == NO_GRAD:
+                        del merged[key]
+        return merged
+
+    def _before_path(self, key: str) -> Value:
+        """What a path held before either branch bound it: what its class says of it, or nothing known."""
+        head, _, attr = key.partition(".")
+        if head == "self" and self.cls is not None and "." not in attr and "[" not in attr:
+            value = self.flow.attribute_at_use(self.cls, attr, self)
+            if value is not None:
+                return value
+        return UNKNOWN
+
+
+def _half_known(value: Value, before: Value) -> Value:
+    if before.kind == UNKNOWN_KIND:
+        if value.kind in (TENSOR, THING, MODULE):
+            return value.but(place=UNKNOWN_PLACE, zero=False, obj=None, pinned=None)
+        if value.kind in (LIST, TUPLE, DICT, INSTANCE, LOADER):
+            return UNKNOWN
+        return value
+    return join(before, value)
+
+
+def _is_constant(node: cst.BaseExpression | None, *names: str) -> bool:
+    return type(node) is cst.Name and node.value in names
+
+
+def parameters_in(value: Value) -> list[Value]:
+    """The ``.parameters()`` values inside an argument of an optimizer, however they are wrapped."""
+    kind = value.kind
+    if kind == PARAMS or (kind == TENSOR and value.obj is not None):
+        return [value]
+    if kind == LIST and value.items is not None:
+        return parameters_in(value.items)
+    if kind == TUPLE:
+        return [p for item in value.items for p in parameters_in(item)]
+    if kind == DICT:
+        return [p for item in value.items.values() for p in parameters_in(item)]
+    return []
+
+
+__all__ = ["DEFAULT_PLACE", "DIFFERENT", "NO_GRAD", "NONE", "Env", "Frame", "parameters_in"]

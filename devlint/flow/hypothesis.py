@@ -1,0 +1,134 @@
+"""The hypothesis in words: names and tests that decide on it.
+
+Code is judged as it runs when the target device is an accelerator: ``device`` is there, and
+``if torch.cuda.is_available():`` is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint.flow.place import HOST, relation, from_string, DIFFERENT
+from devlint.flow.scope import dotted
+from devlint.flow.value import DATA, DEVICE, NONE, Value
+
+if TYPE_CHECKING:
+    from devlint.flow.frame import Frame
+
+_DEVICE_NAME = re.compile(r"^(_?(torch_?)?device(_id)?|dev|_?\w+_device)$")
+_NOT_A_DEVICE = re.compile(r"(multi|single|num|per|cross|same|no|on|is|use|data_device|on_host|host|cpu|meta)_device$|^is_|^use_|^has_|^n_|_per_device$")
+_ACCELERATOR_FLAG = re.compile(r"^(use_|has_|with_|on_|is_)?(cuda|gpu|gpus|cuda_available|gpu_available)$")
+_HOST_FLAG = re.compile(r"^(no|disable|not)_(cuda|gpu)$|^(use_|force_)?cpu(_only)?$")
+_AVAILABLE = re.compile(r"^torch\.(cuda|accelerator)\.is_available$")
+_SCRIPTING = frozenset({"torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"})
+
+MODEL_NAME = re.compile(
+    r"^_?(\w+_)?(model|net|network|module|backbone|encoder|decoder|generator|discriminator|unet|vae|policy|actor|critic|classifier)"
+    r"(_\d|\d)?$|^net[A-Z]?$|^(netG|netD|G|D)$"
+)
+LOADER_NAME = re.compile(r"(^|_)(data_?)?loader[s]?$|^(train|val|test|eval|valid)_?(dl|loader|iter)$|dataloader$|^dataloader", re.I)
+OPTIMIZER_NAME = re.compile(r"^(optim|optimizer|opt)(_\w+)?$|_(optim|optimizer)$")
+ARGUMENTS_NAME = re.compile(r"^(args|opt|opts|cfg|config|hparams|flags|FLAGS|params|parser_args|options|self)$")
+
+
+def names_device(name: str) -> bool:
+    """``device``, ``torch_device``, ``compute_device``: a name that stands for the target device."""
+    return _DEVICE_NAME.match(name) is not None and _NOT_A_DEVICE.search(name) is None
+
+
+def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
+    """Whether a test holds under the hypothesis; ``None`` where it does not say."""
+    kind = type(test)
+    if kind is cst.UnaryOperation and isinstance(test.operator, cst.Not):
+        inner = truth(frame, test.expression)
+        return None if inner is None else not inner
+    if kind is cst.BooleanOperation:
+        left, right = truth(frame, test.left), truth(frame, test.right)
+        if isinstance(test.operator, cst.And):
+            if left is False or right is False:
+                return False
+            return True if left and right else None
+        if left is True or right is True:
+            return True
+        return False if left is False and right is False else None
+    if kind is cst.Name:
+        if test.value == "True" or test.value == "False":
+            return test.value == "True"
+        if test.value in ("TYPE_CHECKING",):
+            return False
+        return _flag(frame, test.value, frame.values.get(test))
+    if kind is cst.Attribute:
+        attr = test.attr.value
+        if attr == "is_cuda":
+            value = frame.values.get(test.value)
+            if value is None or not value.place.is_known:
+                return None
+            return value.place.is_there
+        return _flag(frame, attr, frame.values.get(test))
+    if kind is cst.Call:
+        name = frame.scope.qualified(test.func)
+        if _AVAILABLE.match(name):
+            return True
+        if name in _SCRIPTING:
+            return False
+        return None
+    if kind is cst.Comparison and len(test.comparisons) == 1:
+        return _comparison(frame, test)
+    return None
+
+
+def _flag(frame: Frame, name: str, value: Value | None) -> bool | None:
+    if value is not None and value.kind == NONE:
+        return False
+    if _ACCELERATOR_FLAG.match(name):
+        return True
+    if _HOST_FLAG.match(name):
+        return False
+    return None
+
+
+def _comparison(frame: Frame, test: cst.Comparison) -> bool | None:
+    target = test.comparisons[0]
+    operator = type(target.operator)
+    left, right = frame.values.get(test.left), frame.values.get(target.comparator)
+    if left is None or right is None:
+        return None
+    if operator in (cst.Is, cst.IsNot):
+        if right.kind == NONE and left.kind == NONE:
+            return operator is cst.Is
+        return None
+    if operator not in (cst.Equal, cst.NotEqual):
+        return None
+    equal = _same_device(test.left, left, right)
+    if equal is None:
+        equal = _same_device(target.comparator, right, left)
+    if equal is None:
+        return None
+    return equal if operator is cst.Equal else not equal
+
+
+def _same_device(node: cst.BaseExpression, device: Value, text: Value) -> bool | None:
+    # `device.type == "cuda"`, `str(device) != "cpu"`, `device == torch.device("cpu")`
+    if text.kind == DATA and text.text is not None:
+        place = from_string(text.text)
+    elif text.kind == DEVICE and text.place == HOST:
+        place = HOST
+    else:
+        return None
+    holder = device
+    if holder.kind != DEVICE:
+        name = dotted(node)
+        if not (name.endswith(".type") and names_device(name.rpartition(".")[0].rpartition(".")[2])) and not names_device(
+            name.rpartition(".")[2]
+        ):
+            return None
+        return place.name.startswith("cuda") or (False if place == HOST else None)
+    if not holder.place.is_known or not place.is_known:
+        return None
+    if place == HOST or holder.place == HOST:
+        return relation(holder.place, place) != DIFFERENT
+    # one accelerator is meant; which one the hypothesis does not say, cuda first of all
+    return True if place.name.startswith("cuda") and holder.place.kind == "device" else None

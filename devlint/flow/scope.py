@@ -1,0 +1,505 @@
+"""What a file declares, before anything is evaluated: imports, classes, functions, roles, evidence.
+
+Evidence is what the text of a function says of its parameters: ``x.shape`` or ``self.conv(x)`` make
+``x`` a tensor, ``model.parameters()`` makes ``model`` a module.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow import torch_table as table
+from devlint.flow.value import Value
+from devlint.source import Source
+
+# roles
+MAIN, DEVICE_SIDE, HOST_SIDE, CONSTRUCTOR, PLAIN = "main", "device", "host", "constructor", "plain"
+
+_CONSTRUCTORS = frozenset(
+    "__init__ __new__ __post_init__ reset_parameters init_weights _init_weights initialize_weights reset_params "
+    "_reset_parameters __init_subclass__ __setstate__ setup build configure_optimizers from_pretrained from_config "
+    "load_state_dict _load_from_state_dict load_weights load_pretrained init_weight __repr__ extra_repr __str__ "
+    "__getstate__ __deepcopy__ state_dict train_dataloader val_dataloader test_dataloader prepare_data "
+    "predict_dataloader __len__ post_init".split()
+)
+_STEPS = frozenset(
+    "training_step validation_step test_step predict_step _step shared_step train_step eval_step forward_step "
+    "compute_loss".split()
+)
+_HOST_CLASS = re.compile(r"(Dataset|Collat|Transform|Augment|Tokeniz|DataModule|Reader|Sampler$|LoadImages|LoadStreams)")
+_HOST_FUNCTION = re.compile(r"(collate|worker_init|_transform|preprocess|tokenize|load_data|augment)")
+_DEVICE_FUNCTION = re.compile(r"(^|_)(loss|criterion|penalty|train_step|training_step|train_one_epoch)(_|$)")
+_TENSOR_ATTRIBUTES = frozenset(
+    "unsqueeze squeeze permute contiguous masked_fill masked_fill_ new_zeros new_ones new_tensor new_full new_empty "
+    "detach clone requires_grad requires_grad_ grad is_cuda expand expand_as view view_as softmax log_softmax sigmoid "
+    "device type_as chunk unbind index_select gather scatter_ bmm matmul mm float half bfloat16 long "
+    "backward clamp clamp_ unfold flatten argmax topk narrow cumsum repeat_interleave is_floating_point storage "
+    "new log_ exp_ zero_ fill_ copy_ mul_ add_ div_ sub_ numel nelement dim cpu cuda item data_ptr".split()
+)
+_MODULE_ATTRIBUTES = frozenset(
+    "parameters named_parameters eval train state_dict load_state_dict modules named_modules children named_children "
+    "zero_grad requires_grad_ buffers".split()
+)
+_TENSOR_TYPES = re.compile(
+    r"^(torch\.|th\.|pt\.)?(Tensor|FloatTensor|LongTensor|BoolTensor|IntTensor|HalfTensor|ByteTensor)$"
+)
+_CUDA_WORDS = re.compile(r"device|cuda|\bgpu\b", re.I)
+
+
+class Function:
+    """A ``def`` (or lambda) of the file. ``scope`` identifies it in places."""
+
+    def __init__(self, node: cst.FunctionDef, cls: Class | None, outer: Function | None) -> None:
+        self.node, self.cls, self.outer = node, cls, outer
+        self.name = node.name.value
+        self.scope = id(node)
+        self.role = PLAIN
+        self.decorators = [_dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators]
+        self.is_property = any(d and d.rpartition(".")[2] in ("property", "cached_property") for d in self.decorators)
+        self.is_static = "staticmethod" in self.decorators
+        self.is_classmethod = "classmethod" in self.decorators
+        self.attributes: dict[str, set[str]] = {}  # name -> attributes read from it
+        self.called_with: set[str] = set()  # names handed first to a torch function
+        self.fed: list[tuple[str, str]] = []  # (a, x) for each self.a(x)
+        self.called: set[str] = set()  # names called themselves
+        self.calls: set[str] = set()  # plain functions called
+        self.self_calls: set[str] = set()  # methods of self called, or handed over
+        self.assigned: set[str] = set()
+        self.stores: set[str] = set()  # attributes of self that it sets
+        self.globals: set[str] = set()
+        self.device_aware = False
+        self.is_generator = False
+        self.summary: Any = None  # filled by the interpreter
+
+    @property
+    def stores_attributes(self) -> bool:
+        return bool(self.stores)
+
+    @property
+    def params(self) -> list[cst.Param]:
+        p = self.node.params
+        return [*p.posonly_params, *p.params, *p.kwonly_params]
+
+    @property
+    def positional(self) -> list[cst.Param]:
+        p = self.node.params
+        return [*p.posonly_params, *p.params]
+
+    @property
+    def takes_self(self) -> bool:
+        return self.cls is not None and not self.is_static and bool(self.positional)
+
+    def is_tensor_by_use(self, name: str) -> bool:
+        return name in self.called_with or bool(self.attributes.get(name, _NO_NAMES) & _TENSOR_ATTRIBUTES)
+
+    def is_module_by_use(self, name: str) -> bool:
+        return bool(self.attributes.get(name, _NO_NAMES) & _MODULE_ATTRIBUTES) and (
+            name in self.called or "parameters" in self.attributes[name] or "eval" in self.attributes[name]
+        )
+
+
+_NO_NAMES: set[str] = set()
+
+
+class Class:
+    """A ``class`` of the file: its bases, methods, and what its attributes hold."""
+
+    def __init__(self, node: cst.ClassDef) -> None:
+        self.node = node
+        self.name = node.name.value
+        self.scope = id(node)
+        self.bases: list[str] = []  # qualified, or the name of a class of the file
+        self.local_bases: list[Class] = []
+        self.methods: dict[str, Function] = {}
+        self.attrs: dict[str, Value] = {}
+        self.stores: dict[str, list[tuple[cst.CSTNode, Value, Function]]] = {}
+        self.buffers: set[str] = set()  # registered as parameter or buffer
+        self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
+        self.evaluated = False
+        self.is_module = self.is_dataset = self.self_moving = False
+
+    def find_method(self, name: str) -> Function | None:
+        method = self.methods.get(name)
+        if method is not None:
+            return method
+        for base in self.local_bases:
+            if base is not self and (method := base.find_method(name)) is not None:
+                return method
+        return None
+
+    @property
+    def lineage(self) -> list[Class]:
+        """The class and its bases in the file, nearest first."""
+        seen: list[Class] = []
+        todo = [self]
+        while todo:
+            cls = todo.pop(0)
+            if cls not in seen:
+                seen.append(cls)
+                todo += cls.local_bases
+        return seen
+
+    @property
+    def known_whole(self) -> bool:
+        """No base outside the file could define a method or attribute unseen."""
+        outside = {base for cls in self.lineage for base in cls.bases}
+        names = {cls.name for cls in self.lineage}
+        return all(b in names or b in ("object", "torch.nn.Module", "abc.ABC", "typing.Generic") for b in outside)
+
+
+class Scope:
+    """All declarations of one file."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.imports: dict[str, str] = {}
+        self.functions: dict[cst.FunctionDef, Function] = {}
+        self.classes: dict[cst.ClassDef, Class] = {}
+        self.globals_written: set[str] = set()
+        self._read_imports()
+        self._read_definitions()
+        self._classify()
+        self._assign_roles()
+
+    # imports ------------------------------------------------------------------------------------
+
+    def _read_imports(self) -> None:
+        for node in self.source.nodes.get(cst.Import, ()):
+            for alias, name in imported(node):
+                self.imports.setdefault(alias, name)
+        for node in self.source.nodes.get(cst.ImportFrom, ()):
+            for alias, name in imported(node):
+                self.imports.setdefault(alias, name)
+
+    def qualified(self, node: cst.BaseExpression) -> str:
+        """The qualified name of a dotted expression by the file's imports; as written where not imported."""
+        dotted = _dotted(node)
+        if not dotted:
+            return ""
+        head, dot, rest = dotted.partition(".")
+        return self.imports.get(head, head) + dot + rest
+
+    # definitions --------------------------------------------------------------------------------
+
+    def _read_definitions(self) -> None:
+        parents = self.source.parents
+        for node in self.source.nodes.get(cst.ClassDef, ()):
+            self.classes[node] = Class(node)
+        for node in self.source.nodes.get(cst.FunctionDef, ()):
+            cls = outer = None
+            above = parents.get(node)
+            nearest = True
+            while above is not None:
+                if nearest and type(above) is cst.ClassDef:
+                    cls, nearest = self.classes[above], False
+                elif type(above) is cst.FunctionDef:
+                    outer = self.functions.get(above)
+                    break
+                above = parents.get(above)
+            function = Function(node, cls, outer)
+            self.functions[node] = function
+            if cls is not None:
+                cls.methods.setdefault(function.name, function)
+            _scan(function, self.imports)
+            if cls is not None:
+                for attr in function.stores:
+                    cls.pending.setdefault(attr, set()).add(function.name)
+            self.globals_written |= function.globals
+        self.class_names = {c.name: c for c in self.classes.values()}
+        self.function_names: dict[str, Function] = {}
+        for function in self.functions.values():
+            if function.cls is None and function.outer is None:
+                self.function_names.setdefault(function.name, function)
+
+    def _classify(self) -> None:
+        for cls in self.classes.values():
+            for base in cls.node.bases:
+                value = base.value
+                if isinstance(value, cst.Subscript):
+                    value = value.value
+                name = self.qualified(value)
+                if name:
+                    cls.bases.append(name)
+                local = self.class_names.get(name)
+                if local is not None and local is not cls:
+                    cls.local_bases.append(local)
+        for cls in self.classes.values():
+            outside = {name for c in cls.lineage for name in c.bases}
+            tails = {name.rpartition(".")[2] for name in outside}
+            cls.is_dataset = bool(outside & table.DATASETS) or any(t.endswith("Dataset") for t in tails)
+            cls.self_moving = bool(outside & table.SELF_MOVING) or bool(
+                tails & {"LightningModule", "Metric", "LightningDataModule"}
+            )
+            cls.is_module = (
+                bool(outside & table.MODULE_BASES)
+                or any(name.startswith("torch.nn.") for name in outside)
+                or any(_MODULE_BASE.search(tail) for tail in tails)
+                or (bool(tails) and "forward" in cls.methods and cls.find_method("__init__") is not None and _makes_layers(cls))
+            )
+
+    # roles --------------------------------------------------------------------------------------
+
+    def _assign_roles(self) -> None:
+        device: list[Function] = []
+        host: list[Function] = []
+        constructor: list[Function] = []
+        collates = self._handed_as("collate_fn") | self._handed_as("worker_init_fn") | self._handed_as("transform")
+        for function in self.functions.values():
+            cls, name = function.cls, function.name
+            if cls is not None and any(c.is_dataset for c in cls.lineage):
+                host.append(function)
+            elif cls is not None and _HOST_CLASS.search(cls.name) and not cls.is_module:
+                host.append(function)
+            elif name in collates or (cls is None and _HOST_FUNCTION.search(name)):
+                host.append(function)
+            elif cls is not None and name in _CONSTRUCTORS:
+                constructor.append(function)
+            elif cls is not None and cls.is_module and not function.is_static and not function.is_classmethod:
+                if name == "forward" or not name.startswith("_") or name in _STEPS:
+                    device.append(function)
+            elif name in _STEPS or (_DEVICE_FUNCTION.search(name) and function.outer is None):
+                device.append(function)
+        reached_device, reached_host, reached_constructor = (
+            self._reached(device),
+            self._reached(host),
+            self._reached(constructor),
+        )
+        for function in self.functions.values():
+            if function in device:
+                function.role = DEVICE_SIDE
+            elif function in host:
+                function.role = HOST_SIDE
+            elif function in constructor:
+                function.role = CONSTRUCTOR
+            elif function in reached_host:
+                function.role = HOST_SIDE if function not in reached_device else PLAIN
+            elif function in reached_constructor:
+                function.role = CONSTRUCTOR if function not in reached_device else PLAIN
+            elif function in reached_device:
+                function.role = DEVICE_SIDE
+            elif function.outer is not None:
+                function.role = function.outer.role
+
+    def _reached(self, roots: list[Function]) -> set[Function]:
+        seen = set(roots)
+        todo = list(roots)
+        while todo:
+            function = todo.pop()
+            found = [self.function_names.get(name) for name in function.calls]
+            if function.cls is not None:
+                found += [function.cls.find_method(name) for name in function.self_calls]
+            for other in found:
+                if other is not None and other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        return seen
+
+    def _handed_as(self, keyword: str) -> set[str]:
+        names = set()
+        for arg in self.source.nodes.get(cst.Arg, ()):
+            if arg.keyword is not None and arg.keyword.value == keyword:
+                dotted = _dotted(arg.value)
+                if dotted:
+                    names.add(dotted.rpartition(".")[2])
+        return names
+
+
+_MODULE_BASE = re.compile(
+    r"^(Module|nn\.Module|LightningModule|PreTrainedModel|ModelMixin|PreTrainedModelMixin|Metric|BaseModel|"
+    r"\w*PreTrainedModel|\w+Layer|\w+Module)$"
+)
+
+
+def _makes_layers(cls: Class) -> bool:
+    init = cls.find_method("__init__")
+    return init is not None and any(name.startswith("torch.nn.") or name.startswith("nn.") for name in init.calls)
+
+
+def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
+    """The names an import binds, each with its qualified name."""
+    names = []
+    if isinstance(node, cst.Import):
+        for item in node.names:
+            dotted = _dotted(item.name)
+            if item.asname is not None and isinstance(item.asname.name, cst.Name):
+                names.append((item.asname.name.value, dotted))
+            else:
+                head = dotted.partition(".")[0]
+                names.append((head, head))
+        return names
+    if isinstance(node.names, cst.ImportStar):
+        return names
+    package = "." * len(node.relative) + (_dotted(node.module) if node.module is not None else "")
+    for item in node.names:
+        name = _dotted(item.name)
+        qualified = f"{package}.{name}" if package and not package.endswith(".") else package + name
+        alias = item.asname.name.value if item.asname is not None and isinstance(item.asname.name, cst.Name) else name
+        names.append((alias, qualified))
+    return names
+
+
+def _dotted(node: cst.BaseExpression | None) -> str:
+    """``a.b.c`` as text; empty for anything else."""
+    parts = []
+    while type(node) is cst.Attribute:
+        parts.append(node.attr.value)
+        node = node.value
+    if type(node) is not cst.Name:
+        return ""
+    parts.append(node.value)
+    parts.reverse()
+    return ".".join(parts)
+
+
+dotted = _dotted
+
+
+def _scan(function: Function, imports: dict[str, str]) -> None:
+    """Read a function's text for evidence, without following it."""
+    fields_of = tree._FIELDS
+    stack: list[cst.CSTNode] = [function.node.body, function.node.params]
+    attributes, assigned = function.attributes, function.assigned
+    while stack:
+        node = stack.pop()
+        kind = type(node)
+        if kind is cst.Attribute:
+            base = node.value
+            attr = node.attr.value
+            if type(base) is cst.Name:
+                attributes.setdefault(base.value, set()).add(attr)
+                if base.value == "self":
+                    function.self_calls.add(attr)
+            if attr == "device" or attr == "cuda" or attr == "is_cuda":
+                function.device_aware = True
+            stack.append(base)
+            continue
+        if kind is cst.Call:
+            func = node.func
+            if type(func) is cst.Name:
+                function.calls.add(func.value)
+                function.called.add(func.value)
+            elif type(func) is cst.Attribute:
+                name = _dotted(func)
+                if name:
+                    head, _, rest = name.partition(".")
+                    function.calls.add(imports.get(head, head) + "." + rest)
+            if node.args and not node.args[0].star:
+                first = node.args[0].value
+                if type(first) is cst.Name:
+                    if _takes_tensor(func, imports):
+                        function.called_with.add(first.value)
+                    elif type(func) is cst.Attribute and type(func.value) is cst.Name and func.value.value == "self":
+                        function.fed.append((func.attr.value, first.value))
+        elif kind is cst.Arg:
+            if node.keyword is not None:
+                if node.keyword.value == "device":
+                    function.device_aware = True
+                stack.append(node.value)
+                continue
+        elif kind is cst.AssignTarget or kind is cst.AugAssign or kind is cst.AnnAssign or kind is cst.NamedExpr:
+            _names(node.target, assigned)
+            _attributes_set(node.target, function.stores)
+        elif kind is cst.For or kind is cst.CompFor:
+            _names(node.target, assigned)
+        elif kind is cst.Global or kind is cst.Nonlocal:
+            function.globals |= {item.name.value for item in node.names}
+        elif kind is cst.Param:
+            if node.name.value == "device":
+                function.device_aware = True
+        elif kind is cst.Yield:
+            function.is_generator = True
+        elif kind is cst.FunctionDef and node is not function.node:
+            assigned.add(node.name.value)
+        fields = fields_of.get(kind)
+        if fields is None:
+            continue
+        for field in fields:
+            child = getattr(node, field)
+            if child is None:
+                continue
+            if type(child) is tuple or type(child) is list:
+                stack.extend(child)
+            elif isinstance(child, cst.CSTNode):
+                stack.append(child)
+
+
+def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
+    kind = type(target)
+    if kind is cst.Attribute:
+        if type(target.value) is cst.Name and target.value.value == "self":
+            into.add(target.attr.value)
+    elif kind is cst.Tuple or kind is cst.List:
+        for item in target.elements:
+            _attributes_set(item.value, into)
+    elif kind is cst.Subscript:
+        _attributes_set(target.value, into)
+
+
+def _names(target: cst.BaseExpression, into: set[str]) -> None:
+    kind = type(target)
+    if kind is cst.Name:
+        into.add(target.value)
+    elif kind is cst.Tuple or kind is cst.List:
+        for item in target.elements:
+            _names(item.value, into)
+    elif kind is cst.StarredElement:
+        _names(target.value, into)
+
+
+target_names = _names
+
+# torch functions whose first argument says nothing (sizes, Python data)
+_NOT_EVIDENCE = frozenset(
+    "tensor as_tensor from_numpy asarray device manual_seed load save zeros ones empty full arange rand randn randint "
+    "eye linspace randperm Tensor FloatTensor LongTensor Size is_tensor no_grad set_grad_enabled compile is_available "
+    "stack cat set_device synchronize Generator finfo iinfo get_device_name script trace jit is_floating_point "
+    "LayerNorm".split()
+)
+
+
+def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
+    """A call that says its first argument is a tensor: a torch function. (``self.x(...)`` may be anything.)"""
+    if type(func) is not cst.Attribute:
+        return False
+    name = _dotted(func)
+    head, _, rest = name.partition(".")
+    qualified = imports.get(head, head) + "." + rest
+    if qualified.startswith("torch.nn.functional."):
+        return True
+    operation = table.FUNCTIONS.get(qualified)
+    return operation is not None and operation.operands in ("all", "first") and func.attr.value not in _NOT_EVIDENCE
+
+
+def is_tensor_annotation(source: Source, node: cst.Annotation | None) -> bool:
+    """``Tensor``, ``torch.FloatTensor``, ``Optional[Tensor]``, ``Tensor | None``, also as a string."""
+    if node is None:
+        return False
+    return any(_TENSOR_TYPES.match(name) for name in annotation_names(node.annotation))
+
+
+def annotation_names(node: cst.BaseExpression) -> list[str]:
+    """The type names an annotation allows, ``Optional`` and unions opened; other generics count by their head."""
+    kind = type(node)
+    if kind is cst.BinaryOperation:
+        return annotation_names(node.left) + annotation_names(node.right)
+    if kind is cst.Subscript:
+        head = _dotted(node.value).rpartition(".")[2]
+        if head in ("Optional", "Union", "Annotated"):
+            inner = []
+            for item in node.slice:
+                if isinstance(item.slice, cst.Index):
+                    inner += annotation_names(item.slice.value)
+            return inner
+        return [head + "[]"]
+    if kind is cst.SimpleString:
+        text = str(node.evaluated_value)
+        found = []
+        for part in re.sub(r"^(?:\w+\.)?Optional\[(.*)\]$", r"\1", text).split("|"):
+            found.append(part.strip() if "[" not in part else part.partition("[")[0].strip() + "[]")
+        return found
+    name = _dotted(node)
+    return [name] if name else ["?"]

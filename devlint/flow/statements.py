@@ -1,0 +1,485 @@
+"""Following statements: branches join, loops run until nothing changes, paths end at ``return``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import libcst as cst
+
+from devlint.flow import hypothesis
+from devlint.flow.expressions import bind, evaluate, named_value, operate
+from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Env, Frame
+from devlint.flow.scope import annotation_names, imported, is_tensor_annotation
+from devlint.flow.value import (
+    CLASS,
+    CONTEXT,
+    DATA,
+    DEVICE,
+    DICT,
+    FUNCTION,
+    HOST_DATA,
+    LIST,
+    LOADER,
+    NOTHING,
+    SELF,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    element,
+    join,
+    tensor,
+)
+
+#: Rounds after which a loop that still changes is left as it is.
+_ROUNDS = 3
+
+
+def execute_block(frame: Frame, body: cst.BaseSuite | Sequence[cst.CSTNode]) -> None:
+    """Follow the statements of a block; those after a ``return`` are not reached."""
+    statements = body.body if isinstance(body, cst.BaseSuite) else body
+    for statement in statements:
+        if frame.env is None:
+            return
+        kind = type(statement)
+        if kind is cst.SimpleStatementLine:
+            for small in statement.body:
+                if frame.env is None:
+                    return
+                handler = _HANDLERS.get(type(small))
+                if handler is not None:
+                    handler(frame, small)
+        else:
+            handler = _HANDLERS.get(kind)
+            if handler is not None:
+                handler(frame, statement)
+
+
+def _expression(frame: Frame, node: cst.Expr) -> None:
+    evaluate(frame, node.value)
+    _refine_by_backward(frame, node.value)
+
+
+def _refine_by_backward(frame: Frame, node: cst.BaseExpression) -> None:
+    # `loss.backward()`: whatever made it, loss is a scalar tensor
+    if (
+        type(node) is cst.Call
+        and type(node.func) is cst.Attribute
+        and node.func.attr.value == "backward"
+        and type(node.func.value) is cst.Name
+        and frame.env is not None
+    ):
+        name = node.func.value.value
+        value = frame.env.get(name)
+        if value is not None and value.kind == THING:
+            frame.env[name] = value.but(kind=TENSOR, ref=None, zero=True)
+
+
+def _assign(frame: Frame, node: cst.Assign) -> None:
+    value = evaluate(frame, node.value)
+    for target in node.targets:
+        bind(frame, target.target, value, node)
+
+
+def _annotated(frame: Frame, node: cst.AnnAssign) -> None:
+    if node.value is None:
+        return
+    value = evaluate(frame, node.value)
+    if value.kind == UNKNOWN_KIND:
+        if is_tensor_annotation(frame.scope.source, node.annotation):
+            value = tensor(value.place, node)
+        elif set(annotation_names(node.annotation.annotation)) <= {"int", "float", "str", "bool"}:
+            value = HOST_DATA
+    bind(frame, node.target, value, node)
+
+
+def _augmented(frame: Frame, node: cst.AugAssign) -> None:
+    left = evaluate(frame, node.target)
+    right = evaluate(frame, node.value)
+    result = operate(frame, node, node.target, left, node.value, right, type(node.operator))
+    if left.kind == LIST and right.kind in (LIST, TUPLE):
+        result = join(left, Value(LIST, items=element(right)))
+    bind(frame, node.target, result, node)
+
+
+def _return(frame: Frame, node: cst.Return) -> None:
+    value = evaluate(frame, node.value) if node.value is not None else NOTHING
+    if not frame.dead:
+        frame.returns.append(value)
+    frame.env = None
+
+
+def _raise(frame: Frame, node: cst.Raise) -> None:
+    if node.exc is not None:
+        evaluate(frame, node.exc)
+    frame.env = None
+
+
+def _break(frame: Frame, node: cst.Break) -> None:
+    if frame.loops and frame.env is not None:
+        frame.loops[-1][0].append(frame.env)
+    frame.env = None
+
+
+def _continue(frame: Frame, node: cst.Continue) -> None:
+    if frame.loops and frame.env is not None:
+        frame.loops[-1][1].append(frame.env)
+    frame.env = None
+
+
+def _if(frame: Frame, node: cst.If) -> None:
+    # `elif` nests: follow the chain without recursion
+    ends: list[Env | None] = []
+    current: cst.If | cst.Else | None = node
+    dead_here = 0
+    frame.conditional += 1
+    while current is not None:
+        if isinstance(current, cst.Else):
+            execute_block(frame, current.body)
+            ends.append(frame.env)
+            break
+        test = evaluate(frame, current.test)
+        frame.truth_tested(current.test, test)
+        truth = hypothesis.truth(frame, current.test)
+        before = frame.env
+        entry = dict(before) if before is not None else None
+        frame.env = entry
+        frame.dead += truth is False
+        if entry is not None:
+            _narrow(frame, current.test, True)
+        execute_block(frame, current.body)
+        frame.dead -= truth is False
+        if truth is not False:
+            ends.append(frame.env)
+        frame.env = dict(before) if before is not None else None
+        if frame.env is not None:
+            _narrow(frame, current.test, False)
+        if truth is True:
+            # what follows is ruled out: followed for its values, nothing in it is reported
+            frame.dead += 1
+            dead_here += 1
+        current = current.orelse
+        if current is None:
+            if truth is not True and not dead_here:
+                ends.append(frame.env)
+    frame.dead -= dead_here
+    frame.conditional -= 1
+    if dead_here and len(ends) > 1 and isinstance(current, cst.Else):
+        ends.pop()  # an `else` under a test that holds
+    merged: Env | None = None
+    for end in ends:
+        merged = frame.merge(merged, end)
+    frame.env = merged
+
+
+def _narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
+    """What a test says of the names in it, on the path where it holds or not."""
+    env = frame.env
+    assert env is not None
+    if type(test) is cst.BooleanOperation and isinstance(test.operator, cst.And) and holds:
+        _narrow(frame, test.left, True)
+        _narrow(frame, test.right, True)
+        return
+    if type(test) is cst.UnaryOperation and isinstance(test.operator, cst.Not):
+        _narrow(frame, test.expression, not holds)
+        return
+    if type(test) is cst.Call and type(test.func) is cst.Name and test.func.value == "isinstance" and len(test.args) == 2:
+        key = frame.key(test.args[0].value)
+        if key is None:
+            return
+        types = frame.scope.qualified(test.args[1].value)
+        value = frame.lookup(key)
+        if types in ("torch.Tensor",) and not holds and value is not None and value.kind in (TENSOR, THING):
+            env[key] = UNKNOWN
+        elif types in ("torch.Tensor",) and holds and value is not None and value.kind == THING:
+            env[key] = value.but(kind=TENSOR, ref=None)
+        elif holds and types != "torch.Tensor" and value is not None and value.kind in (TENSOR, THING):
+            env[key] = UNKNOWN
+        return
+    if type(test) is cst.Comparison and len(test.comparisons) == 1:
+        target = test.comparisons[0]
+        operator = type(target.operator)
+        if operator in (cst.Is, cst.IsNot) and type(target.comparator) is cst.Name and target.comparator.value == "None":
+            key = frame.key(test.left)
+            value = frame.lookup(key) if key is not None else None
+            if key is not None and value is not None and (operator is cst.Is) == holds:
+                env[key] = NOTHING
+                return
+        # `if x.device != y.device:` -- inside, nothing is known of either
+        for side in (test.left, target.comparator):
+            if type(side) is cst.Attribute and side.attr.value in ("device", "is_cuda"):
+                key = frame.key(side.value)
+                value = frame.lookup(key) if key is not None else None
+                if key is not None and value is not None and value.kind in (TENSOR, THING, "module") and holds:
+                    if operator is cst.NotEqual:
+                        env[key] = value.but(place=Value(UNKNOWN_KIND).place)
+
+
+def _for(frame: Frame, node: cst.For) -> None:
+    over = evaluate(frame, node.iter)
+    each = element(over)
+    _loop(frame, node, lambda: bind(frame, node.target, each), None)
+
+
+def _while(frame: Frame, node: cst.While) -> None:
+    def test() -> None:
+        frame.truth_tested(node.test, evaluate(frame, node.test))
+
+    _loop(frame, node, test, node.test)
+
+
+def _loop(frame: Frame, node: cst.For | cst.While, start: Callable[[], None], test: cst.BaseExpression | None) -> None:
+    entry = frame.env
+    state = entry
+    exits: list[Env] = []
+    for round_number in range(_ROUNDS):
+        frame.env = dict(state) if state is not None else None
+        start()
+        breaks: list[Env] = []
+        continues: list[Env] = []
+        frame.loops.append((breaks, continues))
+        execute_block(frame, node.body)
+        frame.loops.pop()
+        end = frame.env
+        for path in continues:
+            end = frame.merge(end, path)
+        exits = breaks
+        merged = frame.merge(state, end)
+        if merged is None or _same(state, merged):
+            break
+        state = merged
+        # a body that holds loops of its own is followed once more at most
+        if round_number == 1 and len(frame.loops) >= 1:
+            break
+    forever = type(test) is cst.Name and test.value == "True"
+    frame.env = state if not (forever and exits) else None
+    if node.orelse is not None and frame.env is not None:
+        execute_block(frame, node.orelse.body)
+    for path in exits:
+        frame.env = frame.merge(frame.env, path)
+    if forever and not exits:
+        frame.env = None if not frame.loops else frame.env
+
+
+def _same(a: Env | None, b: Env | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a is b:
+        return True
+    for key, value in b.items():
+        mine = a.get(key)
+        if mine is value:
+            continue
+        if mine is None or mine.kind != value.kind or mine.place != value.place or mine.zero != value.zero:
+            return False
+        if mine.kind in (LIST, TUPLE, DICT) and repr(mine) != repr(value):
+            return False
+        if mine.pinned != value.pinned or mine.obj is not value.obj:
+            return False
+    return True
+
+
+def _with(frame: Frame, node: cst.With) -> None:
+    env = frame.env
+    assert env is not None
+    saved = {key: env.get(key) for key in (DEFAULT_PLACE, NO_GRAD)}
+    for item in node.items:
+        value = evaluate(frame, item.item)
+        if value.kind == DEVICE or (value.kind == DATA and value.text is not None):
+            if frame.env is not None and value.kind == DEVICE:
+                frame.env[DEFAULT_PLACE] = Value(DEVICE, value.place)
+        elif value.kind == CONTEXT and value.ref in ("torch.no_grad", "torch.inference_mode"):
+            if frame.env is not None:
+                frame.env[NO_GRAD] = HOST_DATA
+        elif value.kind == UNKNOWN_KIND and _may_redirect(item.item):
+            # `with init_empty_weights():` and the like decide where factories put things
+            if frame.env is not None:
+                frame.env[DEFAULT_PLACE] = Value(DEVICE)
+        if item.asname is not None:
+            given = value if value.kind not in (CONTEXT, DEVICE) else UNKNOWN
+            bind(frame, item.asname.name, given)
+    execute_block(frame, node.body)
+    if frame.env is not None:
+        for key, value_before in saved.items():
+            if value_before is None:
+                frame.env.pop(key, None)
+            else:
+                frame.env[key] = value_before
+
+
+def _may_redirect(node: cst.BaseExpression) -> bool:
+    func = node.func if type(node) is cst.Call else node
+    name = func.attr.value if type(func) is cst.Attribute else func.value if type(func) is cst.Name else ""
+    return isinstance(name, str) and any(word in name.lower() for word in ("device", "init", "meta", "empty", "cuda"))
+
+
+def _try(frame: Frame, node: cst.Try | cst.TryStar) -> None:
+    before = dict(frame.env) if frame.env is not None else None
+    frame.conditional += 1
+    execute_block(frame, node.body)
+    after_body = frame.env
+    caught = frame.merge(dict(before) if before is not None else None, after_body)
+    ends: list[Env | None] = []
+    if node.orelse is not None and frame.env is not None:
+        execute_block(frame, node.orelse.body)
+    ends.append(frame.env)
+    for handler in node.handlers:
+        frame.env = dict(caught) if caught is not None else None
+        if frame.env is not None and handler.name is not None:
+            bind(frame, handler.name.name, UNKNOWN)
+        execute_block(frame, handler.body)
+        ends.append(frame.env)
+    merged: Env | None = None
+    for end in ends:
+        merged = frame.merge(merged, end)
+    frame.conditional -= 1
+    if node.finalbody is not None:
+        frame.env = merged if merged is not None else (dict(caught) if caught is not None else None)
+        execute_block(frame, node.finalbody.body)
+        if merged is None:
+            frame.env = None
+        return
+    frame.env = merged
+
+
+def _match(frame: Frame, node: cst.Match) -> None:
+    subject = evaluate(frame, node.subject)
+    before = frame.env
+    ends: list[Env | None] = []
+    exhaustive = False
+    frame.conditional += 1
+    for case in node.cases:
+        frame.env = dict(before) if before is not None else None
+        _bind_pattern(frame, case.pattern, subject)
+        if case.guard is not None:
+            frame.truth_tested(case.guard, evaluate(frame, case.guard))
+        elif isinstance(case.pattern, cst.MatchAs) and case.pattern.pattern is None:
+            exhaustive = True
+        execute_block(frame, case.body)
+        ends.append(frame.env)
+    frame.conditional -= 1
+    if not exhaustive:
+        ends.append(before)
+    merged: Env | None = None
+    for end in ends:
+        merged = frame.merge(merged, end)
+    frame.env = merged
+
+
+def _bind_pattern(frame: Frame, pattern: cst.MatchPattern, subject: Value) -> None:
+    """Names that a pattern captures."""
+    kind = type(pattern)
+    if kind is cst.MatchAs:
+        if pattern.pattern is not None:
+            _bind_pattern(frame, pattern.pattern, subject)
+        if pattern.name is not None:
+            bind(frame, pattern.name, subject)
+    elif kind in (cst.MatchTuple, cst.MatchList):
+        items = subject.items if subject.kind == TUPLE and len(subject.items) == len(pattern.patterns) else None
+        for position, item in enumerate(pattern.patterns):
+            if type(item) is cst.MatchStar:
+                if item.name is not None:
+                    bind(frame, item.name, Value(LIST, items=element(subject)))
+            else:
+                _bind_pattern(frame, item.value, items[position] if items is not None else element(subject))
+    elif kind is cst.MatchMapping:
+        for item in pattern.elements:
+            given = UNKNOWN
+            if subject.kind == THING:
+                given = subject
+            elif subject.kind == DICT and type(item.key) is cst.SimpleString:
+                given = subject.items.get(str(item.key.evaluated_value), UNKNOWN)
+            _bind_pattern(frame, item.pattern, given)
+        if pattern.rest is not None:
+            bind(frame, pattern.rest, subject)
+    elif kind is cst.MatchClass:
+        for item in (*pattern.patterns, *pattern.kwds):
+            _bind_pattern(frame, item.pattern if type(item) is cst.MatchKeywordElement else item.value, UNKNOWN)
+    elif kind is cst.MatchOr:
+        for item in pattern.patterns:
+            _bind_pattern(frame, item.pattern, subject)
+
+
+def _function(frame: Frame, node: cst.FunctionDef) -> None:
+    function = frame.scope.functions[node]
+    for param in function.params:
+        if param.default is not None:
+            evaluate(frame, param.default)
+    for decorator in node.decorators:
+        evaluate(frame, decorator.decorator)
+    if frame.env is not None:
+        frame.env[function.name] = Value(FUNCTION, ref=function) if not _replaced(function.decorators) else UNKNOWN
+    frame.nested.append(function)
+
+
+def _replaced(decorators: list[str]) -> bool:
+    """Whether a decorator may put something else in the function's place."""
+    return any(d.rpartition(".")[2] in ("contextmanager", "fixture", "register", "asynccontextmanager") for d in decorators)
+
+
+def _class(frame: Frame, node: cst.ClassDef) -> None:
+    cls = frame.scope.classes[node]
+    outer = frame.env
+    if outer is None:
+        return
+    frame.env = dict(outer)
+    execute_block(frame, node.body)
+    if frame.env is not None:
+        for name, value in frame.env.items():
+            if name not in outer and value.kind not in (FUNCTION, CLASS) and "." not in name and "[" not in name:
+                cls.attrs.setdefault(name, value)
+    frame.env = outer
+    outer[cls.name] = Value(CLASS, ref=cls)
+
+
+def _import(frame: Frame, node: cst.Import | cst.ImportFrom) -> None:
+    if frame.env is not None:
+        for alias, name in imported(node):
+            frame.env[alias] = frame.flow.named(name)
+
+
+def _delete(frame: Frame, node: cst.Del) -> None:
+    targets = [e.value for e in node.target.elements] if isinstance(node.target, cst.Tuple) else [node.target]
+    for target in targets:
+        evaluate(frame, target)
+        key = frame.key(target)
+        if key is not None and frame.env is not None:
+            frame.env.pop(key, None)
+            frame.forget(key)
+
+
+def _assert(frame: Frame, node: cst.Assert) -> None:
+    frame.truth_tested(node.test, evaluate(frame, node.test))
+    if node.msg is not None:
+        frame.dead += 1
+        evaluate(frame, node.msg)
+        frame.dead -= 1
+
+
+_HANDLERS: dict[type, Callable[[Frame, cst.CSTNode], None]] = {
+    cst.Expr: _expression,
+    cst.Assign: _assign,
+    cst.AnnAssign: _annotated,
+    cst.AugAssign: _augmented,
+    cst.Return: _return,
+    cst.Raise: _raise,
+    cst.Break: _break,
+    cst.Continue: _continue,
+    cst.If: _if,
+    cst.For: _for,
+    cst.While: _while,
+    cst.With: _with,
+    cst.Try: _try,
+    cst.TryStar: _try,
+    cst.Match: _match,
+    cst.FunctionDef: _function,
+    cst.ClassDef: _class,
+    cst.Import: _import,
+    cst.ImportFrom: _import,
+    cst.Del: _delete,
+    cst.Assert: _assert,
+}  # type: ignore[dict-item]
+
+__all__ = ["LOADER", "SELF", "execute_block", "named_value"]

@@ -1,0 +1,211 @@
+"""Value: what the flow knows of an expression."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
+from devlint.flow.place import join as join_places
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+# kinds
+UNKNOWN_KIND = "unknown"
+TENSOR = "tensor"
+THING = "thing"  # holds tensors that all live at one place: a batch, a model's output, something moved by .to()
+MODULE = "module"
+PARAMS = "params"  # what .parameters() gives
+OPTIMIZER = "optimizer"
+LOADER = "loader"
+DEVICE = "device"
+GENERATOR = "generator"
+DATA = "data"  # host data: Python and numpy values, sizes, strings
+ARRAY = "array"  # numpy's part of it
+DTYPE = "dtype"
+NONE = "none"
+LIST = "list"  # any homogeneous sequence; items is its element, or None while empty
+TUPLE = "tuple"  # items is a list of values
+DICT = "dict"  # items maps constant keys to values; "*" is the rest
+FUNCTION = "function"
+CLASS = "class"
+NAME = "name"  # a name of an outside package, ref is its qualified name
+SELF = "self"
+INSTANCE = "instance"  # of a class of the project that is no module
+SUPER = "super"
+CONTEXT = "context"  # a context manager of torch's, ref is its qualified name
+
+_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text")
+
+
+class Value:
+    """What is known of a value. Treated as immutable: change one with :meth:`but`.
+
+    ``origin`` is the node where it got to its place. ``pinned``: page-locked, pageable or not known
+    (``True``, ``False``, ``None``). ``grad``: surely a leaf that requires gradients. ``zero``:
+    surely zero-dimensional. ``obj`` is the identity of a module, kept through moves. ``attr`` names
+    the attribute ``(class, name)`` a value was read from. ``text`` is a string constant's value.
+    """
+
+    __slots__ = _SLOTS
+
+    def __init__(
+        self,
+        kind: str,
+        place: Place = UNKNOWN_PLACE,
+        origin: cst.CSTNode | None = None,
+        *,
+        pinned: bool | None = None,
+        grad: bool = False,
+        zero: bool = False,
+        items: Any = None,
+        ref: Any = None,
+        obj: Any = None,
+        attr: tuple[Any, str] | None = None,
+        text: str | None = None,
+    ) -> None:
+        self.kind, self.place, self.origin = kind, place, origin
+        self.pinned, self.grad, self.zero = pinned, grad, zero
+        self.items, self.ref, self.obj, self.attr, self.text = items, ref, obj, attr, text
+
+    def but(self, **changes: Any) -> Value:
+        """A copy with some fields changed."""
+        new = Value.__new__(Value)
+        for slot in _SLOTS:
+            setattr(new, slot, changes[slot] if slot in changes else getattr(self, slot))
+        return new
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.kind == TENSOR
+
+    @property
+    def holds_tensors(self) -> bool:
+        """A tensor, or an opaque structure of tensors at one place."""
+        return self.kind == TENSOR or self.kind == THING
+
+    @property
+    def is_data(self) -> bool:
+        return self.kind == DATA or self.kind == ARRAY
+
+    def __repr__(self) -> str:
+        return f"<{render(self)}>"
+
+
+UNKNOWN = Value(UNKNOWN_KIND)
+HOST_DATA = Value(DATA, HOST)
+NUMPY_ARRAY = Value(ARRAY, HOST)
+NOTHING = Value(NONE, HOST)
+ANY_DTYPE = Value(DTYPE)
+
+
+def tensor(place: Place, origin: cst.CSTNode | None = None, **facts: Any) -> Value:
+    return Value(TENSOR, place, origin, **facts)
+
+
+def join(a: Value, b: Value) -> Value:
+    """What is known of a value that is ``a`` on one path and ``b`` on another."""
+    if a is b:
+        return a
+    if a.kind != b.kind:
+        # `x = None` before a branch sets it: whoever uses x uses what the branch made
+        if a.kind == NONE:
+            return b
+        if b.kind == NONE:
+            return a
+        kinds = {a.kind, b.kind}
+        if kinds == {TENSOR, THING}:
+            return a.but(kind=THING, place=join_places(a.place, b.place), zero=False, obj=None, pinned=None)
+        if kinds == {DATA, ARRAY}:
+            return HOST_DATA
+        if kinds == {LIST, TUPLE}:
+            lists = [v if v.kind == LIST else Value(LIST, items=element(v)) for v in (a, b)]
+            return join(*lists)
+        if TENSOR in kinds and kinds & {DATA} and (a.zero or b.zero):
+            return UNKNOWN
+        return UNKNOWN
+    kind = a.kind
+    if kind in (UNKNOWN_KIND, DATA, ARRAY, NONE, DTYPE, PARAMS):
+        return a if a.text == b.text and a.ref == b.ref else a.but(text=None, ref=None, obj=None)
+    if kind in (NAME, FUNCTION, CLASS, SELF, SUPER, CONTEXT):
+        return a if a.ref == b.ref else UNKNOWN
+    place = join_places(a.place, b.place)
+    same_place = a.place == b.place
+    items = a.items
+    if kind == LIST:
+        items = b.items if a.items is None else a.items if b.items is None else join(a.items, b.items)
+    elif kind == TUPLE:
+        if len(a.items) != len(b.items):
+            return Value(LIST, items=join(element(a), element(b)))
+        items = [join(x, y) for x, y in zip(a.items, b.items, strict=True)]
+    elif kind == DICT:
+        items = {
+            key: join(a.items[key], b.items[key]) if key in a.items and key in b.items else a.items.get(key) or b.items[key]
+            for key in {**a.items, **b.items}
+        }
+    return Value(
+        kind,
+        place,
+        a.origin if a.origin is b.origin or same_place else None,
+        pinned=a.pinned if a.pinned == b.pinned else None,
+        grad=a.grad and b.grad,
+        zero=a.zero and b.zero,
+        items=items,
+        ref=a.ref if a.ref == b.ref else None,
+        obj=a.obj if a.obj == b.obj else None,
+        attr=a.attr if a.attr == b.attr else None,
+    )
+
+
+def element(value: Value) -> Value:
+    """What iterating over the value gives each time."""
+    kind = value.kind
+    if kind == LIST:
+        return value.items if value.items is not None else UNKNOWN
+    if kind == TUPLE:
+        if not value.items:
+            return UNKNOWN
+        joined = value.items[0]
+        for item in value.items[1:]:
+            joined = join(joined, item)
+        return joined
+    if kind in (TENSOR, THING):
+        return value.but(zero=False, grad=False, obj=None)
+    if kind == LOADER:
+        return Value(THING, value.place, value.origin, pinned=value.pinned, ref=value)
+    if kind == MODULE:  # a Sequential or ModuleList
+        return value.items if isinstance(value.items, Value) else Value(MODULE, value.place, value.origin)
+    if kind in (DATA, ARRAY, DICT):
+        return HOST_DATA if kind != ARRAY else NUMPY_ARRAY
+    if kind == PARAMS:
+        return tensor(value.place, value.origin, grad=False, obj=value.obj)
+    return UNKNOWN
+
+
+def render(value: Value) -> str:
+    """The value in words, as ``reveal_device`` tests write it."""
+    kind = value.kind
+    if kind in (TENSOR, THING):
+        return f"{value.place} pinned" if value.pinned and value.place.is_host else str(value.place)
+    if kind == MODULE:
+        return f"module on {value.place}"
+    if kind in (OPTIMIZER, LOADER, FUNCTION, CLASS):
+        return kind
+    if kind == DEVICE:
+        return f"device {value.place}"
+    if kind == GENERATOR:
+        return f"generator on {value.place}"
+    if kind == DATA and value.text is not None:
+        from devlint.flow.place import from_string
+
+        place = from_string(value.text)
+        return f"device {place}" if place.is_known else "host data"
+    if kind in (DATA, ARRAY):
+        return "host data"
+    if kind == LIST:
+        return f"list of {render(value.items)}" if value.items is not None else "list"
+    if kind == TUPLE:
+        return f"tuple ({', '.join(render(item) for item in value.items)})"
+    if kind == DICT:
+        return "dict"
+    return "unknown"
