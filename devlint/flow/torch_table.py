@@ -214,18 +214,20 @@ _SHARED: tuple[_Group, ...] = (
     (_STRICT_BINARY_WITH_TWIN, _STRICT),
     ("logaddexp logaddexp2 prelu", _STRICT),
     # one tensor, and numbers, sizes or dimensions; the dimensions stay or are rearranged
-    ("argsort cumprod cumsum flip log_softmax logcumsumexp moveaxis movedim msort permute", _UNARY),
+    ("adjoint argsort cumprod cumsum flip log_softmax logcumsumexp moveaxis movedim msort permute", _UNARY),
     ("roll softmax swapaxes swapdims t transpose", _UNARY),
     # ... the result has a dimension
-    ("adjoint cholesky cholesky_inverse diff fliplr flipud inverse matrix_exp matrix_power pinverse", _ADDS),
+    ("cholesky cholesky_inverse diff fliplr flipud inverse matrix_exp matrix_power pinverse", _ADDS),
     ("renorm rot90 tril triu", _ADDS),
     ("argwhere bincount diag diag_embed diagflat diagonal flatten histc multinomial narrow narrow_copy", _ADDS),
     ("nonzero nonzero_static ravel repeat_interleave stft tile unflatten unique unique_consecutive unsqueeze", _ADDS),
     # ... it may have none
     ("as_strided broadcast_to corrcoef cov istft logsumexp reshape select squeeze", _VIEW),
     # ... it is a tuple
-    ("chunk cummax cummin dsplit hsplit kthvalue mode slogdet sort split split_with_sizes svd tensor_split", _TUPLE),
-    ("topk unbind unsafe_chunk unsafe_split unsafe_split_with_sizes vsplit geqrf qr frexp", _TUPLE),
+    ("chunk dsplit hsplit split split_with_sizes tensor_split unsafe_chunk unsafe_split", _TUPLE),
+    ("unsafe_split_with_sizes vsplit geqrf qr svd", _TUPLE),
+    ("cummax cummin frexp sort topk", _TUPLE._replace(reduces="never")),
+    ("kthvalue mode slogdet unbind", _TUPLE._replace(reduces="maybe")),
     ("aminmax", Op("first", result="tuple", reduces="no_dim")),
     # reductions
     ("all amax amin any argmax argmin count_nonzero mean nanmean nansum prod std sum var", _REDUCTION),
@@ -302,7 +304,8 @@ FUNCTIONS: dict[str, Op] = {
         ("constant_pad_nd channel_shuffle pixel_shuffle pixel_unshuffle affine_grid_generator", _ADDS),
         ("adaptive_avg_pool1d avg_pool1d max_pool1d max_pool2d max_pool3d", _ADDS),
         ("std_mean var_mean", Op("first", result="tuple", reduces="no_dim")),
-        ("adaptive_max_pool1d lu pca_lowrank svd_lowrank unravel_index", _TUPLE),
+        ("adaptive_max_pool1d lu pca_lowrank svd_lowrank", _TUPLE),
+        ("unravel_index", _TUPLE._replace(reduces="maybe")),
         # several
         ("cosine_similarity pairwise_distance", _BINARY),
         ("tensordot", Op("all", strict=True, reduces="maybe")),
@@ -341,21 +344,20 @@ FUNCTIONS: dict[str, Op] = {
     ),
     **_ops(
         "torch.fft.",
-        ("fft fft2 fftn hfft hfft2 hfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn", _ADDS),
+        ("fft fft2 hfft hfft2 hfftn ifft ifft2 ihfft ihfft2 ihfftn irfft irfft2 irfftn", _ADDS),
         ("rfft rfft2 rfftn fftshift ifftshift", _ADDS),
+        ("fftn ifftn", _UNARY),
     ),
     **_ops(
         "torch.linalg.",
         ("cholesky diagonal eigvals eigvalsh inv matrix_exp matrix_power pinv svdvals tensorinv vander", _ADDS),
         ("cond det matrix_norm matrix_rank", _VIEW),
         ("norm vector_norm", Op("first", reduces="no_dim_third")),
-        ("cholesky_ex eig eigh inv_ex ldl_factor ldl_factor_ex lu lu_factor lu_factor_ex qr slogdet svd", _TUPLE),
-        (
-            "cross householder_product ldl_solve lu_solve solve solve_triangular tensorsolve",
-            _STRICT._replace(reduces="adds"),
-        ),
-        ("matmul vecdot", _STRICT._replace(reduces="maybe")),
-        ("lstsq solve_ex", _STRICT._replace(result="tuple", reduces="adds")),
+        ("eig eigh ldl_factor lu lu_factor qr svd", _TUPLE),
+        ("cholesky_ex inv_ex ldl_factor_ex lu_factor_ex slogdet", _TUPLE._replace(reduces="maybe")),
+        ("cross householder_product ldl_solve lu_solve solve solve_triangular", _STRICT._replace(reduces="adds")),
+        ("matmul tensorsolve vecdot", _STRICT._replace(reduces="maybe")),
+        ("lstsq solve_ex", _STRICT._replace(result="tuple", reduces="maybe")),
         ("multi_dot", Op("sequence", True, "tensor", "maybe")),
     ),
     **_ops(
@@ -366,10 +368,10 @@ FUNCTIONS: dict[str, Op] = {
             _UNARY,
         ),
         (
-            "gumbel_softmax hardshrink hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish relu relu6 rrelu",
+            "gumbel_softmax hardshrink hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish",
             _UNARY,
         ),
-        ("selu sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink threshold", _UNARY),
+        ("relu relu6 rrelu selu sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink threshold", _UNARY),
         ("celu_ elu_ hardtanh_ leaky_relu_ relu_ rrelu_ selu_ threshold_", _IN_PLACE),
         ("prelu", _STRICT),
         # one tensor, sizes and numbers
@@ -422,18 +424,18 @@ _METHOD_ONLY: tuple[_Group, ...] = (
     # the same tensor otherwise seen, or copied with another type
     ("as_subclass bfloat16 bool byte cdouble cfloat chalf char contiguous double float half int long short", _UNARY),
     ("coalesce to_dense to_mkldnn", _UNARY),
-    # the second tensor gives a shape only
-    ("expand expand_as repeat reshape_as resize resize_as unfold view_as values indices crow_indices", _ADDS),
-    (
-        "col_indices ccol_indices row_indices to_padded_tensor to_sparse to_sparse_coo to_sparse_csr to_sparse_csc",
-        _ADDS,
-    ),
-    ("to_sparse_bsr to_sparse_bsc", _ADDS),
+    ("expand repeat unfold values indices crow_indices col_indices ccol_indices row_indices", _ADDS),
+    ("to_padded_tensor to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc", _ADDS),
+    ("to_sparse to_sparse_coo", _UNARY),
     ("view sum_to_size", _VIEW),
+    # a second tensor gives its shape only
+    ("expand_as reshape_as resize resize_as view_as", _VIEW),
     # in place, from numbers only
     ("bernoulli_ cauchy_ exponential_ fill_diagonal_ geometric_ log_normal_ normal_ random_ uniform_ zero_", _IN_PLACE),
-    ("requires_grad_ detach_ share_memory_ resize_ resize_as_ renorm_ squeeze_ unsqueeze_ t_ transpose_", _IN_PLACE),
-    ("swapaxes_ swapdims_ as_strided_ tril_ triu_ cumsum_ cumprod_ polygamma_", _IN_PLACE),
+    ("requires_grad_ detach_ share_memory_ renorm_ t_ transpose_ swapaxes_ swapdims_", _IN_PLACE),
+    ("as_strided_ resize_ resize_as_ squeeze_", _IN_PLACE._replace(reduces="maybe")),
+    ("unsqueeze_", _IN_PLACE._replace(reduces="adds")),
+    ("tril_ triu_ cumsum_ cumprod_ polygamma_", _IN_PLACE),
     # crosses devices: nothing has to agree, and the receiver stays where it is
     ("copy_", Op("none", result="self")),
     # a zero-dimensional value is read to the host
