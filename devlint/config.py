@@ -1,0 +1,442 @@
+"""Settings: what is in force for a file, and where each value comes from.
+
+The nearest ``pyproject.toml`` with a ``[tool.devlint]`` table, or ``devlint.toml``, above a file
+applies to it alone: nothing is inherited from one further up. Options of the command line override it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from devlint.finding import DEFAULT_GROUPS, GROUPS
+
+ALL = "ALL"
+
+#: Names of folders that are left out unless ``exclude`` says otherwise.
+DEFAULT_EXCLUDE = (
+    *(".bzr", ".devlint_cache", ".direnv", ".eggs", ".git", ".hg", ".ipynb_checkpoints", ".mypy_cache", ".nox"),
+    *(".pyenv", ".pytest_cache", ".pytype", ".ruff_cache", ".svn", ".tox", ".venv", ".vscode", "__pycache__"),
+    *("__pypackages__", "_build", "build", "buck-out", "dist", "node_modules", "site-packages", "venv"),
+)
+
+FAIL_ON = ("error", "warning")
+
+#: Key -> what its value is.
+KEYS = {
+    "select": "rules",
+    "ignore": "rules",
+    "extend-select": "rules",
+    "exclude": "patterns",
+    "extend-exclude": "patterns",
+    "per-file-ignores": "rules by pattern",
+    "fail-on": "level",
+    "output-format": "format",
+    "cache-dir": "path",
+    "unsafe-fixes": "flag",
+    "respect-gitignore": "flag",
+    "jobs": "count",
+}
+
+
+class ConfigError(Exception):
+    """A configuration file or option cannot be used; the message says where and what to write instead."""
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Patterns as in a ``.gitignore`` that lies in the folder ``base``."""
+
+    base: str
+    globs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Names of rules and groups, and ``ALL``; ``select`` of ``None`` keeps what was selected before."""
+
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    extend_select: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is in force for the files under one configuration.
+
+    ``select``, ``ignore`` and ``extend_select`` are those of the configuration file, ``command_line``
+    is applied after them. ``origins`` says for each key where its value was set, if it was.
+    """
+
+    root: str = "."
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    extend_select: tuple[str, ...] = ()
+    command_line: Selection = Selection()
+    exclude: tuple[Patterns, ...] = (Patterns("", DEFAULT_EXCLUDE),)
+    extend_exclude: tuple[Patterns, ...] = ()
+    per_file_ignores: tuple[tuple[Patterns, tuple[str, ...]], ...] = ()
+    fail_on: str = "warning"
+    output_format: str = "text"
+    cache_dir: str | None = None
+    unsafe_fixes: bool = False
+    respect_gitignore: bool = True
+    jobs: int | None = None
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def enabled(self, path: str) -> frozenset[str]:
+        """Names of the rules in force for ``path``."""
+        return _enabled(self._selections(), self.ignored_for(path))
+
+    def reasons(self, path: str) -> dict[str, tuple[bool, str]]:
+        """Rule name -> whether it is in force for ``path``, and what decided that."""
+        return _resolve(self._selections(), self.ignored_for(path))
+
+    def ignored_for(self, path: str) -> tuple[str, ...]:
+        """The names that ``per-file-ignores`` leaves out of ``path``."""
+        if not self.per_file_ignores:
+            return ()
+        names: list[str] = []
+        for patterns, ignored in self.per_file_ignores:
+            if matches(patterns, path):
+                names += ignored
+        return tuple(dict.fromkeys(names))
+
+    def fingerprint(self) -> str:
+        """What of the settings decides which findings a file has, apart from :meth:`ignored_for`."""
+        return repr(self._selections())
+
+    def _selections(self) -> tuple[Selection, ...]:
+        return Selection(self.select, self.ignore, self.extend_select), self.command_line
+
+
+@lru_cache(maxsize=64)
+def _spec(globs: tuple[str, ...]) -> Any:
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(globs)
+
+
+def matches(patterns: Patterns, path: str) -> bool:
+    """Whether the patterns cover ``path`` or a folder above it, up to the base."""
+    relative = relative_to(os.path.abspath(path), os.path.abspath(patterns.base))
+    return relative is not None and bool(_spec(patterns.globs).match_file(relative))
+
+
+def relative_to(path: str, base: str) -> str | None:
+    """``path`` seen from the folder ``base``, with ``/``; ``None`` where it lies outside. Both absolute."""
+    prefix = base if base.endswith(os.sep) else base + os.sep
+    return path[len(prefix) :].replace(os.sep, "/") if path.startswith(prefix) else None
+
+
+# which rules are in force ---------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _enabled(selections: tuple[Selection, ...], ignored: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name for name, (on, _) in _resolve(selections, ignored).items() if on)
+
+
+def _resolve(selections: tuple[Selection, ...], ignored: tuple[str, ...]) -> dict[str, tuple[bool, str]]:
+    """Each rule, whether it is in force, and why.
+
+    Later selections override earlier ones; within one, a rule beats a group beats ``ALL``, ``ignore`` beats ``select``.
+    """
+    from devlint import docs
+    from devlint.engine import BUILT_IN
+
+    groups = {name: info.group for name, info in docs.rules().items() if name not in BUILT_IN}
+    state: dict[str, tuple[bool, str]] = dict.fromkeys(BUILT_IN, (True, "always on"))
+    for name, group in groups.items():
+        on = group in DEFAULT_GROUPS
+        state[name] = (on, f"group {group} is {'on' if on else 'off'} by default")
+    for selection in selections:
+        if selection.select is not None:
+            state.update(dict.fromkeys(groups, (False, "not selected")))
+        for level in (ALL, GROUPS, groups):
+            for on, key in ((True, "select"), (True, "extend_select"), (False, "ignore")):
+                for chosen in getattr(selection, key) or ():
+                    if (chosen == ALL and level is ALL) or (level is not ALL and chosen in level):
+                        for name, group in groups.items():
+                            if chosen in (ALL, group, name):
+                                state[name] = (on, f"{key.replace('_', '-')} {chosen}")
+        for chosen in selection.ignore:
+            if chosen in BUILT_IN:
+                state[chosen] = (False, f"ignore {chosen}")
+    for name in state:
+        for chosen in ignored:
+            if chosen == name or (name in groups and chosen in (ALL, groups[name])):
+                state[name] = (False, f"per-file-ignores {chosen}")
+    return dict(sorted(state.items()))
+
+
+@lru_cache(maxsize=1)
+def selectable() -> frozenset[str]:
+    """Every name that ``select`` and ``ignore`` take."""
+    from devlint.engine import BUILT_IN
+    from devlint.rule import rule_files
+
+    return frozenset({ALL, *GROUPS, *BUILT_IN, *rule_files()})
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean `x`?"``, or nothing where no known name is near."""
+    lowered = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), lowered, n=1, cutoff=0.6)
+    return f"; did you mean `{lowered[near[0]]}`?" if near else ""
+
+
+# reading ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Keys and values of one place, with what an error message needs: a file's lines, or nothing for options."""
+
+    values: Mapping[str, Any]
+    base: str
+    path: str | None = None
+    lines: tuple[str, ...] = ()
+
+    def row(self, key: str, name: str | None = None) -> int | None:
+        """The line where a key stands, or a name in its value."""
+        starts = re.compile(rf"""\s*["']?(?:tool\.devlint\.)?{re.escape(key)}["']?\s*(?:[.=]|\])""")
+        header = re.compile(rf"""\s*\[.*\b{re.escape(key)}["']?\s*\]""")
+        inside = self.path is not None and os.path.basename(self.path) == "devlint.toml"
+        for number, line in enumerate(self.lines, 1):
+            if line.lstrip().startswith("["):
+                inside = (inside and "[" not in line) or "devlint" in line
+            if not (inside and (starts.match(line) or header.match(line))):
+                continue
+            if name is not None:
+                for further, text in enumerate(self.lines[number - 1 :], number):
+                    if f'"{name}"' in text or f"'{name}'" in text:
+                        return further
+            return number
+        return None
+
+    def where(self, key: str, name: str | None = None) -> str:
+        if self.path is None:
+            return f"--{key}"
+        row = self.row(key, name)
+        return f"{shown(self.path)}:{row}" if row else shown(self.path)
+
+    def error(self, key: str, message: str, name: str | None = None) -> ConfigError:
+        if self.path is None:
+            message = message.removeprefix(f"`{key}`: ")  # the option is named already
+        return ConfigError(f"{self.where(key, name)}: {message}")
+
+
+def shown(path: str) -> str:
+    """The path as a person here would write it: relative where it lies below the current folder."""
+    return relative_to(os.path.abspath(path), os.getcwd()) or path
+
+
+def _strings(table: _Table, key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+        raise table.error(key, f"`{key}` must be a list of strings, not {_kind(value)}")
+    return tuple(value)
+
+
+def _names(table: _Table, key: str, value: Any) -> tuple[str, ...]:
+    names = _strings(table, key, value)
+    for name in names:
+        if name not in selectable():
+            raise table.error(
+                key, f"`{key}`: no rule or group is called `{name}`{suggestion(name, selectable())}"
+                f" (`devlint rules` lists them)", name,
+            )  # fmt: skip
+    return names
+
+
+def _patterns(table: _Table, key: str, value: Any) -> tuple[Patterns, ...]:
+    return (_pattern(table, key, _strings(table, key, value)),)
+
+
+def _pattern(table: _Table, key: str, globs: tuple[str, ...]) -> Patterns:
+    for glob in globs:
+        if glob.startswith("!"):
+            raise table.error(key, f"`{key}`: `{glob}` negates, which is not supported here", glob)
+        try:
+            _spec((glob,))
+        except ValueError as error:
+            raise table.error(key, f"`{key}`: `{glob}` is not a pattern: {error}", glob) from error
+    return Patterns(table.base, globs)
+
+
+def _by_pattern(table: _Table, key: str, value: Any) -> tuple[tuple[Patterns, tuple[str, ...]], ...]:
+    if not isinstance(value, Mapping):
+        raise table.error(key, f"`{key}` must be a table of pattern = list of rules, not {_kind(value)}")
+    return tuple((_pattern(table, key, (glob,)), _names(table, key, names)) for glob, names in value.items())
+
+
+def _choice(table: _Table, key: str, value: Any) -> str:
+    choices: tuple[str, ...] = FAIL_ON
+    if key == "output-format":
+        from devlint.report import FORMATS
+
+        choices = FORMATS
+    if value not in choices:
+        near = suggestion(value, choices) if isinstance(value, str) else ""
+        raise table.error(key, f"`{key}` must be one of {', '.join(choices)}, not {_kind(value)}{near}")
+    return value
+
+
+def _flag(table: _Table, key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise table.error(key, f"`{key}` must be true or false, not {_kind(value)}")
+    return value
+
+
+def _count(table: _Table, key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise table.error(key, f"`{key}` must be a whole number from 1, not {_kind(value)}")
+    return value
+
+
+def _path(table: _Table, key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise table.error(key, f"`{key}` must be a path, not {_kind(value)}")
+    return os.path.join(table.base, os.path.expanduser(value))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        strange = [v for v in value if not isinstance(v, str)]
+        return f"a list holding {_kind(strange[0])}" if strange else "a list"
+    if isinstance(value, Mapping):
+        return "a table"
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+_READERS = {
+    "rules": _names,
+    "patterns": _patterns,
+    "rules by pattern": _by_pattern,
+    "level": _choice,
+    "format": _choice,
+    "path": _path,
+    "flag": _flag,
+    "count": _count,
+}
+
+
+def _read(table: _Table) -> dict[str, Any]:
+    """Values by field name of :class:`Settings`. Raises :class:`ConfigError`."""
+    found = {}
+    for key, value in table.values.items():
+        if key not in KEYS:
+            raise table.error(key, f"unknown key `{key}`{suggestion(key, KEYS)} (known: {', '.join(KEYS)})")
+        found[key.replace("-", "_")] = _READERS[KEYS[key]](table, key, value)
+    return found
+
+
+def _load(path: str) -> _Table | None:
+    """The devlint table of a TOML file; ``None`` where it has none. Raises :class:`ConfigError`."""
+    own = os.path.basename(path) != "pyproject.toml"
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except OSError as error:
+        raise ConfigError(f"{shown(path)}: cannot be read: {error.strerror}") from error
+    if not own and b"devlint" not in raw:
+        return None  # parsing takes longer than looking
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        text = raw.decode()
+        data: Any = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        row = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{shown(path)}:{row}: is not UTF-8; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"^(.*) \(at line (\d+), column (\d+)\)$", str(error), re.S)
+        if place:
+            reason, row_text, column = place.groups()
+            raise ConfigError(f"{shown(path)}:{row_text}:{column}: is not TOML: {reason}") from error
+        raise ConfigError(f"{shown(path)}: is not TOML: {error}") from error
+    if not own or "tool" in data:
+        data = data.get("tool", {})
+        data = data.get("devlint") if isinstance(data, dict) else None
+        if data is None:
+            return None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{shown(path)}: `tool.devlint` must be a table, not {_kind(data)}")
+    return _Table(data, os.path.dirname(path), path, tuple(text.splitlines()))
+
+
+class Configurations:
+    """Finds the settings for each folder.
+
+    ``options`` holds what the command line set, under the keys of the configuration file. With ``file``
+    that one file is used for everything, with ``isolated`` none is.
+    Raises :class:`ConfigError` where an option, or ``file``, cannot be used.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, *, file: str | None = None, isolated: bool = False
+    ) -> None:
+        options = options or {}
+        self._options = _read(_Table(options, os.getcwd()))
+        self._found: dict[str, Settings | None] = {}
+        self.without_file = self._settings(None)
+        self._fixed = self.without_file if isolated else None
+        if file is not None:
+            table = _load(os.path.abspath(file))
+            if table is None:
+                raise ConfigError(f"{file}: has no table [tool.devlint]")
+            self._fixed = self._settings(replace(table, base=os.getcwd()))
+
+    def for_folder(self, folder: str) -> Settings:
+        """The settings for the files in ``folder`` (absolute). Raises :class:`ConfigError`."""
+        if self._fixed is not None:
+            return self._fixed
+        walked = []
+        found = None
+        while True:
+            if folder in self._found:
+                found = self._found[folder]
+                break
+            walked.append(folder)
+            found = self._in(folder)
+            parent = os.path.dirname(folder)
+            if found is not None or parent == folder:
+                break
+            folder = parent
+        for each in walked:
+            self._found[each] = found
+        return found or self.without_file
+
+    def _in(self, folder: str) -> Settings | None:
+        for name in ("devlint.toml", "pyproject.toml"):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                table = _load(path)
+                if table is not None:
+                    return self._settings(table)
+        return None
+
+    def _settings(self, table: _Table | None) -> Settings:
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        root = os.getcwd()
+        if table is not None:
+            root = table.base
+            values = _read(table)
+            origins = {key: table.where(key) for key in table.values}
+        options = dict(self._options)
+        chosen = {key: options.pop(key) for key in ("select", "ignore", "extend_select") if key in options}
+        if "extend_exclude" in options:
+            options["extend_exclude"] = values.get("extend_exclude", ()) + options["extend_exclude"]
+        for field_name in options:
+            key = field_name.replace("_", "-")
+            origins[key] = f"--{key}"
+        return Settings(root=root, command_line=Selection(**chosen), origins=origins, **{**values, **options})

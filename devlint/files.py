@@ -1,0 +1,253 @@
+"""Paths to files: folders are walked, what git ignores or the settings exclude is left out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from devlint.config import ConfigError, Configurations, Settings, relative_to
+
+CONFIG_FILES = frozenset({"pyproject.toml", "devlint.toml"})
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to check: ``path`` opens it, ``name`` is how it is shown (the same, unless it is not UTF-8)."""
+
+    path: str
+    name: str
+    settings: Settings
+
+
+def printable(path: str) -> str:
+    """The path with bytes that are not UTF-8 written as ``\\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def find(
+    paths: Iterable[str], configurations: Configurations, *, force_exclude: bool, problem: Callable[[str], None]
+) -> list[File]:
+    """The files to check under ``paths``, each once, sorted by name.
+
+    A file named in ``paths`` is taken whatever it is called. What cannot be read is told to
+    ``problem`` and left out, as is what has no usable settings.
+    """
+    found: dict[str, File] = {}
+    for given in paths:
+        path = _tidy(given)
+        if not os.path.exists(path):
+            problem(f"{printable(path)}: {_missing(path)}")
+            continue
+        walk = _walk if os.path.isdir(path) else _single
+        try:
+            for file in walk(path, configurations, force_exclude, problem):
+                found.setdefault(os.path.abspath(file.path), file)
+        except ConfigError as error:
+            problem(str(error))
+    return sorted(found.values(), key=lambda file: file.path.split(os.sep))
+
+
+def _tidy(path: str) -> str:
+    path = path.rstrip(os.sep) or path
+    while path.startswith("." + os.sep):
+        path = path[2:].lstrip(os.sep)
+    return path or "."
+
+
+def _missing(path: str) -> str:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            return f"is a link to `{printable(os.readlink(path))}`, which does not exist; mend or remove the link"
+        return "no such file or folder; check the spelling, paths are relative to the current folder"
+    except OSError as error:
+        return _reason(error)
+    return "is neither a file nor a folder"
+
+
+def _reason(error: OSError) -> str:
+    import errno
+
+    if error.errno == errno.ELOOP:
+        return "is a link that leads back to itself; remove the link or exclude it"
+    if isinstance(error, PermissionError):
+        return "permission denied; make it readable or exclude it"
+    return f"{error.strerror or error}"
+
+
+def unreadable(name: str, error: OSError) -> str:
+    """The message for a file that cannot be read."""
+    return f"{name}: cannot be read: {_reason(error)}"
+
+
+def _single(
+    path: str, configurations: Configurations, force_exclude: bool, problem: Callable[[str], None]
+) -> Iterator[File]:
+    absolute = os.path.abspath(path)
+    settings = configurations.for_folder(os.path.dirname(absolute))
+    if not (force_exclude and excluded(absolute, settings)):
+        yield File(path, printable(path), settings)
+
+
+def excluded(path: str, settings: Settings) -> bool:
+    """Whether ``exclude`` or ``extend-exclude`` covers ``path`` (absolute) or a folder above it, up to the root."""
+    inside = relative_to(path, os.path.abspath(settings.root))
+    if inside is None:
+        inside = os.path.basename(path)
+    plain = _exclusion(settings).names
+    if any(part in plain for part in inside.split("/")):
+        return True
+    return any(scope.ignores(path, is_folder=False) for scope in _exclusion(settings).scopes)
+
+
+class _Scope:
+    """Patterns seen from the folder they belong to."""
+
+    def __init__(self, base: str, spec: Any) -> None:
+        self.base, self.spec = base, spec
+
+    def ignores(self, path: str, *, is_folder: bool) -> bool | None:
+        """True or false where a pattern speaks of ``path`` (absolute), else ``None``."""
+        relative = relative_to(path, self.base)
+        if relative is None:
+            return None
+        return self.spec.check_file(relative + "/" if is_folder else relative).include
+
+    def beyond(self, folder: str) -> _Scope:
+        """Without the patterns that leave out ``folder`` itself: it was asked for by name."""
+        relative = relative_to(folder, self.base)
+        if relative is None or not self.ignores(folder, is_folder=True):
+            return self
+        kept = [p for p in self.spec.patterns if not (p.include and p.match_file(relative + "/"))]
+        return _Scope(self.base, type(self.spec)(kept))
+
+
+def _scope(base: str, lines: Iterable[str]) -> _Scope | None:
+    from pathspec import GitIgnoreSpec
+
+    lines = [line for line in lines if line.strip() and not line.startswith("#")]
+    return _Scope(base, GitIgnoreSpec.from_lines(lines)) if lines else None
+
+
+def _ignore_file(path: str, base: str) -> _Scope | None:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return _scope(base, file.read().splitlines())
+    except OSError:
+        return None  # as git: an ignore file that cannot be read ignores nothing
+
+
+@dataclass(frozen=True)
+class _Exclusion:
+    """Plain folder names, which are most patterns and cost nothing, and the rest."""
+
+    names: frozenset[str]
+    scopes: tuple[_Scope, ...]
+
+    def beyond(self, folder: str) -> _Exclusion:
+        return replace(self, scopes=tuple(scope.beyond(folder) for scope in self.scopes))
+
+
+@lru_cache(maxsize=256)
+def _exclusion(settings: Settings) -> _Exclusion:
+    names: set[str] = set()
+    scopes = []
+    for patterns in (*settings.exclude, *settings.extend_exclude):
+        names.update(glob for glob in patterns.globs if _is_plain(glob))
+        rest = [glob for glob in patterns.globs if not _is_plain(glob)]
+        scope = _scope(os.path.abspath(patterns.base), rest)
+        if scope is not None:
+            scopes.append(scope)
+    return _Exclusion(frozenset(names), tuple(scopes))
+
+
+def _is_plain(glob: str) -> bool:
+    return not any(character in glob for character in "*?[!/\\# ")
+
+
+def _walk(
+    top: str, configurations: Configurations, force_exclude: bool, problem: Callable[[str], None]
+) -> Iterator[File]:
+    start = os.path.abspath(top)
+    settings = configurations.for_folder(start)
+    if force_exclude and excluded(start, settings):
+        return
+    ignores = tuple(s.beyond(start) for s in _above(start)) if settings.respect_gitignore else ()
+    exclusion = _exclusion(settings).beyond(start)
+    prefix = "" if top == "." else top if top.endswith(os.sep) else top + os.sep
+    pending = [(prefix, start, settings, exclusion, ignores)]
+    while pending:
+        prefix, folder, settings, exclusion, ignores = pending.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = list(listing)
+        except OSError as error:
+            problem(unreadable(printable(prefix or "."), error))
+            continue
+        names = {entry.name for entry in entries}
+        if folder != start and names & CONFIG_FILES:
+            try:
+                settings = configurations.for_folder(folder)
+            except ConfigError as error:
+                problem(str(error))
+                continue
+            exclusion = _exclusion(settings).beyond(start)
+        if settings.respect_gitignore and ".gitignore" in names:
+            scope = _ignore_file(os.path.join(folder, ".gitignore"), folder)
+            ignores = (scope, *ignores) if scope is not None else ignores
+        for entry in entries:
+            name = entry.name
+            is_source = name.endswith(".py")
+            try:
+                # a link to a folder is not followed: where it leads is walked anyway, or is none of this tree
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if not is_folder and not (is_source and entry.is_file()):
+                    continue
+            except OSError as error:
+                problem(unreadable(printable(prefix + name), error))
+                continue
+            if name in exclusion.names:
+                continue
+            path = os.path.join(folder, name)
+            if any(scope.ignores(path, is_folder=is_folder) for scope in exclusion.scopes):
+                continue
+            if ignores and _ignored(path, is_folder, ignores):
+                continue
+            if is_folder:
+                pending.append((prefix + name + os.sep, path, settings, exclusion, ignores))
+            else:
+                yield File(prefix + name, printable(prefix + name), settings)
+
+
+def _ignored(path: str, is_folder: bool, ignores: tuple[_Scope, ...]) -> bool:
+    for scope in ignores:  # the nearest file that speaks of it decides
+        verdict = scope.ignores(path, is_folder=is_folder)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _above(folder: str) -> tuple[_Scope, ...]:
+    """What the ignore files above ``folder`` say, nearest first, up to its repository.
+
+    Outside any repository they are read up to the current folder, so that `devlint check src` and
+    `devlint check .` agree.
+    """
+    top = folder
+    while not os.path.exists(os.path.join(top, ".git")):
+        parent = os.path.dirname(top)
+        if parent == top:
+            here = os.getcwd()
+            top = here if relative_to(folder, here) is not None else folder
+            break
+        top = parent
+    scopes = []
+    while folder != top:
+        folder = os.path.dirname(folder)
+        scopes.append(_ignore_file(os.path.join(folder, ".gitignore"), folder))
+    scopes.append(_ignore_file(os.path.join(top, ".git", "info", "exclude"), top))
+    return tuple(scope for scope in scopes if scope is not None)

@@ -1,0 +1,378 @@
+"""The outer loop: files, cache, workers, and what came of each file.
+
+Workers only compute. Whatever is written is written here, in the one process that a person can interrupt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from devlint.cache import Cache, folder_for, generation, key
+from devlint.config import Settings
+from devlint.files import File, unreadable
+from devlint.finding import Finding
+
+# Below this many bytes a pool costs more than it saves.
+_SERIAL_BYTES = 150_000
+_CHUNK_BYTES = 65_536
+
+#: Called with the number of files and of bytes to check; gives what to call for each file done.
+Progress = Callable[[int, int], AbstractContextManager[Callable[[], None]]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do with each file: ``check``, ``fix`` it, or ``ignore`` its findings by comments.
+
+    ``write`` puts the new content into the file; ``unsafe`` overrides the setting ``unsafe-fixes``.
+    """
+
+    action: str = "check"
+    write: bool = True
+    unsafe: bool | None = None
+    use_cache: bool = True
+    jobs: int | None = None
+
+    def applies(self, finding: Finding, settings: Settings) -> bool:
+        """Whether the action would do something about the finding."""
+        if self.action == "fix":
+            return finding.fix is not None and (finding.fix.safe or self.allows_unsafe(settings))
+        return self.action == "ignore"
+
+    def allows_unsafe(self, settings: Settings) -> bool:
+        return settings.unsafe_fixes if self.unsafe is None else self.unsafe
+
+
+@dataclass(frozen=True)
+class Change:
+    """New content for a file."""
+
+    file: File
+    before: bytes
+    after: bytes
+
+
+@dataclass
+class Outcome:
+    """What a run found and did. ``problems`` are what could not be done, ``notes`` are for ``--verbose``."""
+
+    findings: list[tuple[File, Finding]] = field(default_factory=list)
+    applied: list[tuple[File, Finding]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    checked: int = 0
+
+    def add_seconds(self, seconds: dict[str, float]) -> None:
+        for phase, spent in seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
+
+@dataclass
+class _Done:
+    """What came of one file, as it travels from a worker."""
+
+    file: File
+    key: str = ""
+    stat: os.stat_result | None = None
+    before: bytes = b""
+    after: bytes = b""
+    findings: list[Finding] = field(default_factory=list)
+    applied: tuple[Finding, ...] = ()
+    refused: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def run(files: list[File], plan: Plan, progress: Progress | None = None) -> Outcome:
+    """Check, fix or annotate all files. Raises :class:`devlint.rule.RuleError` where the rules cannot be loaded."""
+    outcome = Outcome(checked=len(files))
+    clock = time.perf_counter()
+    results: dict[str, list[Finding]] = {}
+    caches = _Caches(plan, outcome)
+    pending = _from_cache(files, plan, caches, results, outcome)
+    outcome.seconds["cache"] = time.perf_counter() - clock
+    try:
+        if pending:
+            total = sum(size for _, size in pending)
+            with (progress or _no_progress)(len(pending), total) as step:
+                for done in _process_all(pending, plan):
+                    _settle(done, plan, caches, results, outcome)
+                    step()
+    finally:  # what an interrupted run has found is worth keeping
+        clock = time.perf_counter()
+        caches.save()
+        outcome.seconds["cache"] += time.perf_counter() - clock
+    outcome.findings = [(file, finding) for file in files for finding in results.get(file.path, ())]
+    return outcome
+
+
+def run_text(raw: bytes, file: File, plan: Plan) -> Outcome:
+    """The same for content that is in no file; nothing is cached or written."""
+    outcome = Outcome(checked=1)
+    results: dict[str, list[Finding]] = {}
+    _load_rules()
+    done = _process(_Done(file, before=raw, after=raw), plan)
+    without = Plan(plan.action, False, plan.unsafe, False)
+    _settle(done, without, _Caches(without, outcome), results, outcome)
+    outcome.findings = [(file, finding) for finding in results.get(file.path, ())]
+    return outcome
+
+
+def _no_progress(_files: int, _bytes: int) -> AbstractContextManager[Callable[[], None]]:
+    return nullcontext(lambda: None)
+
+
+# the cache ------------------------------------------------------------------------------------------
+
+
+class _Caches:
+    """The caches in play, one for each configuration."""
+
+    def __init__(self, plan: Plan, outcome: Outcome) -> None:
+        self._on, self._outcome = plan.use_cache, outcome
+        self._open: dict[Settings, Cache] = {}
+
+    def get(self, settings: Settings) -> Cache | None:
+        if not self._on:
+            return None
+        if settings not in self._open:
+            folder = folder_for(settings)
+            self._outcome.notes.append(f"cache: {folder}")
+            self._open[settings] = Cache(folder, generation(settings), self._outcome.notes.append)
+        return self._open[settings]
+
+    def save(self) -> None:
+        for cache in self._open.values():
+            cache.save()
+
+
+def _from_cache(
+    files: list[File], plan: Plan, caches: _Caches, results: dict[str, list[Finding]], outcome: Outcome
+) -> list[tuple[File, int]]:
+    """Fill in what is known; what is left to do, with sizes."""
+    pending = []
+    hits = 0
+    for file in files:
+        cache = caches.get(file.settings)
+        try:
+            stat = os.stat(file.path)
+            if cache is None:
+                pending.append((file, stat.st_size))
+                continue
+            stored = cache.key_of(file.name, stat)
+            findings = cache.get(stored) if stored is not None else None
+            if findings is None:
+                stat, raw = _read(file.path)
+                content = key(raw, file.name, file.settings.ignored_for(file.path))
+                findings = cache.get(content)
+                if findings is None and not _is_relevant(raw):
+                    findings = []
+                    cache.put(content, findings)
+                if findings is not None:
+                    cache.seen(file.name, stat, content)
+        except OSError as error:
+            outcome.problems.append(unreadable(file.name, error))
+            continue
+        if findings is None or any(plan.applies(finding, file.settings) for finding in findings):
+            pending.append((file, stat.st_size))
+        else:
+            hits += 1
+            results[file.path] = findings
+    outcome.notes.append(f"files: {len(files)}, {hits} from the cache")
+    return pending
+
+
+def _read(path: str) -> tuple[os.stat_result, bytes]:
+    with open(path, "rb") as source:
+        return os.fstat(source.fileno()), source.read()
+
+
+def _is_relevant(raw: bytes) -> bool:
+    from devlint import engine
+
+    return any(name in raw for name in engine.FRAMEWORKS) or b"devlint:" in raw
+
+
+# one file -------------------------------------------------------------------------------------------
+
+
+def _process_file(file: File, plan: Plan) -> _Done:
+    try:
+        stat, raw = _read(file.path)
+    except OSError as error:
+        return _Done(file, problem=unreadable(file.name, error))
+    done = _Done(file, key(raw, file.name, file.settings.ignored_for(file.path)), stat, raw, raw)
+    return _process(done, plan)
+
+
+def _process(done: _Done, plan: Plan) -> _Done:
+    from devlint import engine
+
+    file, raw = done.file, done.before
+    try:
+        if plan.action == "fix":
+            from devlint import fix
+
+            fixed = fix.fix(raw, file.name, file.settings, unsafe=plan.allows_unsafe(file.settings))
+            done.after, done.findings = fixed.raw, list(fixed.remaining)
+            done.applied, done.refused = tuple(fixed.applied), tuple(fixed.refused)
+        elif plan.action == "ignore":
+            from devlint import suppress
+
+            done.after = suppress.add_ignores(raw, file.name, file.settings)
+        else:
+            checked = engine.inspect(raw, file.name, file.settings)
+            done.findings, done.used, done.seconds = checked.findings, tuple(checked.used), checked.seconds
+    except Exception as error:
+        # a fault of devlint's own in one file must not cost the others their results
+        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        done.after = raw
+        done.problem = f"{file.name}: devlint failed on this file ({what}); please report it with the file"
+    if done.after == raw:
+        done.before = done.after = b""  # most files: nothing to send back
+    return done
+
+
+def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Finding]], outcome: Outcome) -> None:
+    file = done.file
+    outcome.add_seconds(done.seconds)
+    outcome.warnings += [f"{file.name}: {message}" for message in done.refused]
+    if done.problem is not None:
+        outcome.problems.append(done.problem)
+        return
+    findings = done.findings
+    if done.after != done.before:
+        if plan.write and not _write(done, outcome):
+            from devlint import engine
+
+            findings = engine.check(done.before, file.name, file.settings)
+        else:
+            outcome.changes.append(Change(file, done.before, done.after))
+            outcome.applied += [(file, finding) for finding in done.applied]
+    elif plan.action == "check":
+        cache = caches.get(file.settings)
+        if cache is not None and done.stat is not None and not any(f.rule == "internal-error" for f in findings):
+            cache.put(done.key, findings, done.used)
+            cache.seen(file.name, done.stat, done.key)
+    results[file.path] = findings
+
+
+def _write(done: _Done, outcome: Outcome) -> bool:
+    """Write the new content, unless the file is no longer what was read."""
+    from devlint import fix
+
+    name, path = done.file.name, done.file.path
+    try:
+        _, now = _read(path)
+        if now == done.after:  # through another name for the same file
+            return True
+        if now != done.before:
+            outcome.problems.append(f"{name}: changed while it was being fixed and was left alone; run devlint again")
+            return False
+        fix.write(path, done.after)
+    except OSError as error:
+        outcome.problems.append(f"{name}: cannot be written: {error.strerror or error}; nothing in it was changed")
+        return False
+    return True
+
+
+# workers --------------------------------------------------------------------------------------------
+
+
+def _load_rules() -> None:
+    from devlint import engine, flow, rule, source  # noqa: F401  before a fork, so that workers share them
+
+    rule.discover()
+
+
+def available_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _process_all(pending: list[tuple[File, int]], plan: Plan) -> Iterator[_Done]:
+    _load_rules()
+    jobs = min(plan.jobs or available_cpus(), len(pending), 61)  # Windows waits for 61 processes at most
+    if jobs < 2 or sum(size for _, size in pending) < _SERIAL_BYTES:
+        for file, _ in pending:
+            yield _process_file(file, plan)
+        return
+    lost: list[File] = []
+    yield from _pooled(_chunks(pending), plan, jobs, lost)
+    # A worker died and took down the pool: one file at a time tells which of them it was.
+    for file in lost:
+        gone: list[File] = []
+        yield from _pooled([[file]], plan, 1, gone)
+        if gone:
+            message = "the process checking it died, perhaps for want of memory; exclude the file, or report it"
+            yield _Done(file, problem=f"{file.name}: {message}")
+
+
+def _chunks(pending: list[tuple[File, int]]) -> list[list[File]]:
+    """Largest files first, so that none of them is begun last; small ones together."""
+    chunks: list[list[File]] = []
+    room = 0
+    for file, size in sorted(pending, key=lambda each: -each[1]):
+        if room < size or not chunks:
+            chunks.append([])
+            room = _CHUNK_BYTES
+        chunks[-1].append(file)
+        room -= size
+    return chunks
+
+
+def _pooled(chunks: list[list[File]], plan: Plan, jobs: int, lost: list[File]) -> Iterator[_Done]:
+    """Results as they come; files whose worker died go to ``lost``."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context(_start_method()), _start_worker) as pool:
+        try:
+            waiting = {}
+            for number, chunk in enumerate(chunks):
+                try:
+                    waiting[pool.submit(_process_chunk, chunk, plan)] = chunk
+                except BrokenProcessPool:
+                    lost += [file for rest in chunks[number:] for file in rest]
+                    break
+            for future in as_completed(waiting):
+                chunk = waiting.pop(future)
+                try:
+                    results = future.result()
+                except BrokenProcessPool:
+                    lost += chunk
+                else:
+                    yield from results
+        except BaseException:  # Ctrl-C: workers hold nothing that could be lost
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
+
+
+def _start_method() -> str:
+    """``fork`` shares what is imported already, but is safe only where no other thread may hold a lock."""
+    import threading
+
+    return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+
+
+def _start_worker() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to every process: the first one handles it
+
+
+def _process_chunk(chunk: Iterable[File], plan: Plan) -> list[_Done]:
+    return [_process_file(file, plan) for file in chunk]
