@@ -194,6 +194,8 @@ class Frame:
                     host = operand
             elif not value.zero:
                 other = other or operand
+            else:
+                zero = zero or operand
         if host is not None and there is not None:
             self.met(node, what, host, there)
         if other is not None:
