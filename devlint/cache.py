@@ -170,15 +170,14 @@ def _newest(old: dict[str, list[Any]], new: dict[str, list[Any]]) -> dict[str, l
 
 def _write(path: str, data: bytes) -> None:
     """Write whole or not at all. Raises ``OSError``."""
-    import tempfile
-
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
+    temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        if os.path.exists(temporary):
+            os.unlink(temporary)
         raise
 
 

@@ -45,7 +45,6 @@ class Main(click.Group):
                 stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
-            sys.stdout.flush()
         except click.ClickException as error:
             error.show()
             code = error.exit_code
@@ -57,8 +56,7 @@ class Main(click.Group):
         try:
             sys.stdout.flush()
         except BrokenPipeError:
-            # the reader has seen enough; without this the interpreter would complain while it shuts down
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _detach_stdout()
         sys.exit(code if isinstance(code, int) else CLEAN)
 
     def resolve_command(
@@ -263,6 +261,9 @@ def _check_files(
     walked = time.perf_counter()
     if not found and not problems and not given["quiet"]:
         _tell(f"no Python files under {', '.join(map(files.printable, paths))}", "yellow")
+    if given["verbose"]:
+        for config_file in sorted({file.settings.file for file in found if file.settings.file is not None}):
+            _tell(f"settings: {config_file}", "bright_black")
     plan = _plan(given, fixing, common)
     outcome = run.run(found, plan, None if given["quiet"] else _progress)
     outcome.problems[:0] = problems
@@ -455,7 +456,16 @@ def _print(text: str, output_file: str | None, stdout: Any) -> None:
         except OSError as error:
             raise Failure(f"{output_file}: cannot be written: {error.strerror or error}") from error
         return
-    stdout.write(text)
+    try:
+        stdout.write(text)
+        stdout.flush()
+    except BrokenPipeError:
+        _detach_stdout()
+
+
+def _detach_stdout() -> None:
+    """The reader has seen enough; without this the interpreter would complain while it shuts down."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_bytes(raw: bytes) -> None:
@@ -598,7 +608,8 @@ def _described(settings: Settings, path: str) -> Iterator[str]:
     from devlint.cache import folder_for
     from devlint.config import KEYS, shown
 
-    yield f"Settings for {path} (root: {settings.root})"
+    source = shown(settings.file) if settings.file is not None else "no configuration file"
+    yield f"Settings for {path}: {source}, patterns relative to {settings.root}"
     yield ""
     for key in KEYS:
         field = key.replace("-", "_")

@@ -68,13 +68,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is in force for the files under one configuration.
+    """What is in force for the files under one configuration: that of ``file``, if any, in the folder ``root``.
 
     ``select``, ``ignore`` and ``extend_select`` are those of the configuration file, ``command_line``
     is applied after them. ``origins`` says for each key where its value was set, if it was.
     """
 
     root: str = "."
+    file: str | None = None
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
@@ -208,10 +209,11 @@ class _Table:
         """The line where a key stands, or a name in its value."""
         starts = re.compile(rf"""\s*["']?(?:tool\.devlint\.)?{re.escape(key)}["']?\s*(?:[.=]|\])""")
         header = re.compile(rf"""\s*\[.*\b{re.escape(key)}["']?\s*\]""")
-        inside = self.path is not None and os.path.basename(self.path) == "devlint.toml"
+        own = self.path is not None and os.path.basename(self.path) != "pyproject.toml"
+        inside = own
         for number, line in enumerate(self.lines, 1):
             if line.lstrip().startswith("["):
-                inside = (inside and "[" not in line) or "devlint" in line
+                inside = own or "devlint" in line
             if not (inside and (starts.match(line) or header.match(line))):
                 continue
             if name is not None:
@@ -363,7 +365,7 @@ def _load(path: str) -> _Table | None:
             reason, row_text, column = place.groups()
             raise ConfigError(f"{shown(path)}:{row_text}:{column}: is not TOML: {reason}") from error
         raise ConfigError(f"{shown(path)}: is not TOML: {error}") from error
-    if not own or "tool" in data:
+    if not own:
         data = data.get("tool", {})
         data = data.get("devlint") if isinstance(data, dict) else None
         if data is None:
@@ -439,4 +441,7 @@ class Configurations:
         for field_name in options:
             key = field_name.replace("_", "-")
             origins[key] = f"--{key}"
-        return Settings(root=root, command_line=Selection(**chosen), origins=origins, **{**values, **options})
+        path = table.path if table is not None else None
+        return Settings(
+            root=root, file=path, command_line=Selection(**chosen), origins=origins, **{**values, **options}
+        )

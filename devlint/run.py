@@ -94,7 +94,7 @@ class _Done:
 
 def run(files: list[File], plan: Plan, progress: Progress | None = None) -> Outcome:
     """Check, fix or annotate all files. Raises :class:`devlint.rule.RuleError` where the rules cannot be loaded."""
-    outcome = Outcome(checked=len(files))
+    outcome = Outcome()
     clock = time.perf_counter()
     results: dict[str, list[Finding]] = {}
     caches = _Caches(plan, outcome)
@@ -111,18 +111,20 @@ def run(files: list[File], plan: Plan, progress: Progress | None = None) -> Outc
         clock = time.perf_counter()
         caches.save()
         outcome.seconds["cache"] += time.perf_counter() - clock
+    outcome.checked = len(results)
     outcome.findings = [(file, finding) for file in files for finding in results.get(file.path, ())]
     return outcome
 
 
 def run_text(raw: bytes, file: File, plan: Plan) -> Outcome:
     """The same for content that is in no file; nothing is cached or written."""
-    outcome = Outcome(checked=1)
+    outcome = Outcome()
     results: dict[str, list[Finding]] = {}
     _load_rules()
     done = _process(_Done(file, before=raw, after=raw), plan)
     without = Plan(plan.action, False, plan.unsafe, False)
     _settle(done, without, _Caches(without, outcome), results, outcome)
+    outcome.checked = len(results)
     outcome.findings = [(file, finding) for finding in results.get(file.path, ())]
     return outcome
 
