@@ -1,4 +1,4 @@
-"""Source: one file's bytes, text, tree and positions.
+"""Source: one file's bytes, text, tree, comments and positions.
 
 Bytes are decoded here, not by LibCST, so that a byte-order mark, an encoding cookie and line
 endings survive a rewrite exactly. Positions are offsets in code points into ``text``; they are
@@ -11,15 +11,21 @@ import bisect
 import codecs
 import io
 import re
+import sys
 import tokenize
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 from devlint import tree
 from devlint.finding import Span
+
+# LibCST generates code recursively, a few frames for each level of nesting: 350 terms of a sum are 350 levels.
+_RECURSION_LIMIT = 20_000
 
 
 class SourceError(Exception):
@@ -33,8 +39,7 @@ class SourceError(Exception):
 class Source:
     """A parsed file.
 
-    ``writable`` is false where writing ``text`` back would not give ``raw``: such a file is
-    checked but never fixed.
+    Raises :class:`SourceError` where the bytes are not Python.
     """
 
     def __init__(self, raw: bytes, path: str) -> None:
@@ -43,23 +48,26 @@ class Source:
         try:
             self.module = cst.parse_module(self.text)
         except cst.ParserSyntaxError as error:
-            # LibCST's own line and column; its message repeats the whole context
-            raise SourceError(_reason(error), error.raw_line, error.raw_column + 1) from error
+            raise _syntax_error(self.text, error) from error
+        except UnicodeEncodeError as error:
+            raise SourceError("a lone surrogate is not text", *_place(self.text, error.start)) from error
         self.parents, self.nodes = tree.index(self.module)
-        self._spans: dict[cst.CSTNode, tuple[int, int, int, int]] | None = None
-        self._lines: list[int] | None = None
 
-    @property
+    @cached_property
     def writable(self) -> bool:
-        return self.module.code == self.text and self.encode(self.text) == self.raw
+        """Whether positions are exact and ``text`` encodes to ``raw`` again; if not, the file is never fixed."""
+        try:
+            return self._positions.exact and self.encode(self.text) == self.raw
+        except UnicodeEncodeError:
+            return False
 
     def encode(self, text: str) -> bytes:
         """``text`` as bytes of this file: its byte-order mark and its encoding."""
         return self.bom + text.encode(self.encoding)
 
     def nodes_named(self, name: str) -> list[cst.CSTNode]:
-        """All nodes of the LibCST class of that name, in source order."""
-        return self.nodes.get(getattr(cst, name), [])
+        """All nodes of the LibCST class of that name, in source order; none where this LibCST lacks the class."""
+        return self.nodes.get(getattr(cst, name, type(None)), [])
 
     def code(self, node: cst.CSTNode) -> str:
         """The node's source text without its own outer parentheses."""
@@ -68,20 +76,34 @@ class Source:
 
     def offsets(self, node: cst.CSTNode, *, outer: bool = False) -> tuple[int, int]:
         """Start and end of the node in ``text``; with ``outer``, its own parentheses included."""
-        if self._spans is None:
-            self._spans = _record(self.module)
-        first, last, inner_first, inner_last = self._spans[node]
-        return (first, last) if outer else (inner_first, inner_last)
+        return self._positions.offsets(node, outer)
 
     def span(self, node: cst.CSTNode) -> Span:
-        """The node's rows and columns. A compound statement's span is its header line."""
+        """The node's rows and columns. A compound statement's span is the first line of its header."""
         start, end = self.offsets(node)
-        body = getattr(node, "body", None)
-        if isinstance(body, cst.BaseSuite):
-            header_end = self.text.find("\n", start)
-            end = min(end, header_end) if header_end >= 0 else end
-            end = start + len(self.text[start:end].rstrip())
+        colon = self.colon(node)
+        if colon is not None:
+            row = bisect.bisect_right(self.lines, start)
+            line_end = self.lines[row] if row < len(self.lines) else len(self.text)
+            end = start + len(self.text[start : min(colon + 1, line_end)].rstrip())
         return self.span_at(start, end)
+
+    def colon(self, node: cst.CSTNode) -> int | None:
+        """The offset of the colon that ends a compound statement's header; ``None`` for any other node."""
+        if isinstance(node, cst.Match):
+            return self.offsets(node.whitespace_after_colon)[0] - 1
+        body = getattr(node, "body", None)
+        if isinstance(body, cst.IndentedBlock):
+            return self.offsets(body.header)[0] - 1
+        if isinstance(body, cst.SimpleStatementSuite):
+            return self.offsets(body.leading_whitespace)[0] - 1
+        return None
+
+    @cached_property
+    def comments(self) -> list[tuple[int, str]]:
+        """Offset and text of every comment, in source order. Text in strings is none."""
+        found = [(self.offsets(node)[0], node.value) for node in self._positions.spans if isinstance(node, cst.Comment)]
+        return sorted(found)
 
     def span_at(self, start: int, end: int) -> Span:
         return Span(*self.place(start), *self.place(end))
@@ -91,12 +113,14 @@ class Source:
         row = bisect.bisect_right(self.lines, offset)
         return row, offset - self.lines[row - 1] + 1
 
-    @property
+    @cached_property
     def lines(self) -> list[int]:
         """Offsets at which lines start; only what Python calls a line end counts as one."""
-        if self._lines is None:
-            self._lines = line_starts(self.text)
-        return self._lines
+        return line_starts(self.text)
+
+    @cached_property
+    def _positions(self) -> _Positions:
+        return _Positions(self.module, self.text)
 
     def offset(self, row: int, column: int) -> int:
         return self.lines[row - 1] + column - 1
@@ -127,24 +151,47 @@ def decode(raw: bytes) -> tuple[bytes, str, str]:
         text = body.decode(encoding)
     except UnicodeDecodeError as error:
         before = body[: error.start].decode(encoding, "replace")
-        starts = line_starts(before)
         raise SourceError(
             f"byte 0x{body[error.start]:02x} is not valid {encoding}; save the file as UTF-8 or declare its encoding",
-            len(starts),
-            len(before) - starts[-1] + 1,
+            *_place(before, len(before)),
         ) from error
-    except LookupError as error:
-        raise SourceError(str(error), 1, 1) from error
+    except (LookupError, UnicodeError) as error:  # "rot13" is no text encoding, "undefined" refuses all
+        raise SourceError(f"cannot decode the file as {encoding}: {error}", 1, 1) from error
     null = text.find("\0")
     if null >= 0:
-        starts = line_starts(text[:null])
-        raise SourceError("source code cannot contain null bytes", len(starts), null - starts[-1] + 1)
+        raise SourceError("source code cannot contain null bytes", *_place(text, null))
     return bom, encoding, text
 
 
-def _reason(error: cst.ParserSyntaxError) -> str:
-    reason = error.message.splitlines()[0] if error.message else "invalid syntax"
-    return reason.removeprefix("Syntax Error @ ").strip() or "invalid syntax"
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Lets code that recurses over a tree go as deep as real files need."""
+    limit = sys.getrecursionlimit()
+    if limit < _RECURSION_LIMIT:
+        sys.setrecursionlimit(_RECURSION_LIMIT)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _place(text: str, offset: int) -> tuple[int, int]:
+    starts = line_starts(text[:offset])
+    return len(starts), offset - starts[-1] + 1
+
+
+def _syntax_error(text: str, error: cst.ParserSyntaxError) -> SourceError:
+    # CPython says better what is wrong, and where: LibCST names the token after the culprit.
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "<source>", "exec", dont_inherit=True)
+    except SyntaxError as better:
+        return SourceError(better.msg, better.lineno or 1, max(better.offset or 1, 1))
+    except (ValueError, RecursionError, MemoryError):
+        pass  # no verdict: LibCST's own stands
+    message = error.message.strip().splitlines()
+    return SourceError(message[0] if message else "invalid syntax", error.raw_line, error.raw_column + 1)
 
 
 class _Recorder(CodegenState):
@@ -183,7 +230,45 @@ class _Recorder(CodegenState):
         self.inner[node] = (first, last)
 
 
-def _record(module: cst.Module) -> dict[cst.CSTNode, tuple[int, int, int, int]]:
-    recorder = _Recorder(module)
-    module._codegen(recorder)
-    return recorder.spans
+class _Positions:
+    """Where each node lies in ``text``.
+
+    LibCST drops a few characters: form feeds at the start of a line, a last line end that is a lone
+    carriage return, blank space on a last line. Where only such are missing from the code it
+    generates, its offsets are mapped to ``text`` and stay exact.
+    """
+
+    def __init__(self, module: cst.Module, text: str) -> None:
+        recorder = _Recorder(module)
+        with deep_recursion():
+            module._codegen(recorder)
+        self.spans = recorder.spans
+        self.end = len(text)
+        generated = "".join(recorder.tokens)
+        self.dropped = [] if generated == text else _dropped(generated, text)
+        self.exact = self.dropped is not None
+
+    def offsets(self, node: cst.CSTNode, outer: bool) -> tuple[int, int]:
+        first, last, inner_first, inner_last = self.spans[node]
+        start, end = (first, last) if outer else (inner_first, inner_last)
+        if self.dropped:
+            # what was dropped before a character counts for a start; what was dropped after one not for an end
+            start, end = start + bisect.bisect_right(self.dropped, start), end + bisect.bisect_left(self.dropped, end)
+        return min(start, self.end), min(max(start, end), self.end)
+
+
+def _dropped(generated: str, text: str) -> list[int] | None:
+    """For each character of ``text`` missing from ``generated``, the offset there before which it belongs.
+
+    ``None`` where more differs than blank space and line continuations.
+    """
+    missing: list[int] = []
+    at = 0
+    for char in text:
+        if at < len(generated) and generated[at] == char:
+            at += 1
+        elif char in " \t\f\r\n\\":
+            missing.append(at)
+        else:
+            return None
+    return missing if at == len(generated) else None

@@ -121,7 +121,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 
 #: Names after ``visit_`` that a rule may hook.
 NODE_NAMES = frozenset(CHILDREN) | {
-    "Break", "Comment", "Continue", "Ellipsis", "Float", "Imaginary", "Integer", "Name", "Pass", "SimpleString",
+    "Break", "Continue", "Ellipsis", "Float", "Imaginary", "Integer", "Name", "Pass", "SimpleString",
 }  # fmt: skip
 
 Parents = dict[cst.CSTNode, cst.CSTNode]
