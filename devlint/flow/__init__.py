@@ -20,6 +20,7 @@ from devlint.flow.loops import Loop, loop_of
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function, Scope
 from devlint.flow.value import (
+    DEVICE,
     DICT,
     LIST,
     MODULE,
@@ -154,6 +155,8 @@ class Flow:
             if pending and frame.role != CONSTRUCTOR:
                 # another method sets it too, to what is not known yet
                 return UNKNOWN if value.kind not in (MODULE,) else value
+        if value.kind == DEVICE and value.place.kind == "device" and any(name in c.attrs for c in cls.lineage):
+            return value.but(place=Place("device", f"self.{name}", cls.scope))
         if frame.role == CONSTRUCTOR or not cls.is_module:
             return value
         return _at_use(value, frame.self_place, (cls, name))
@@ -249,14 +252,12 @@ class Flow:
         return tuple(closures)
 
     def _redirected_default(self) -> Place:
-        """Where factories put what names no device: unknown where the file redirects them anywhere."""
-        raw = self.source.text
-        if "set_default_device" in raw:
-            return UNKNOWN_PLACE
-        if "set_default_tensor_type" in raw:
+        """Where factories put what names no device: unknown where a function of the file may redirect them."""
+        text = self.source.text
+        if "set_default_tensor_type" in text:
             self.default_type_set = True
             return UNKNOWN_PLACE
-        return HOST
+        return HOST if "set_default_device" not in text else UNKNOWN_PLACE
 
 
 def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:

@@ -160,6 +160,8 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         return construct(frame, node, value.ref, args)
     if kind == MODULE:
         return module_call(frame, node, value, args)
+    if kind == SELF:
+        return call_self(frame, node, value, args)
     if kind == THING:
         # something moved by `.to()` that is called: a module
         return Value(THING, value.place, node)
@@ -167,6 +169,16 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         method = value.ref.find_method("__call__")
         return project_call(frame, node, method, args, receiver=value) if method is not None else UNKNOWN
     return UNKNOWN
+
+
+def call_self(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
+    """``self(x)``: a module's ``forward``."""
+    cls = value.ref
+    method = cls.find_method("forward" if cls.is_module else "__call__") if cls is not None else None
+    result = project_call(frame, node, method, args, receiver=value) if method is not None else UNKNOWN
+    if result.kind == UNKNOWN_KIND and cls is not None and cls.is_module:
+        return Value(THING, value.place, node, ref="output")
+    return result
 
 
 # names of other packages --------------------------------------------------------------------------
@@ -293,9 +305,10 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name == "torch.device":
         given = args.get(0, "type", "device")
         place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
-        index = args.value(1, "index")
-        if index is not None and place.kind == "fixed" and ":" not in place.name:
-            place = place if index.kind == NONE else SOMEWHERE
+        index = args.get(1, "index")
+        if index is not None and place.kind == "fixed" and ":" not in place.name and index[1].kind != NONE:
+            number = index[0].value if isinstance(index[0], cst.Integer) else ""
+            place = Place("fixed", f"{place.name}:{number}") if number else SOMEWHERE
         return Value(DEVICE, place if place.is_known else SOMEWHERE, node)
     if name in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad", "torch.set_grad_enabled"):
         return Value(CONTEXT, ref=name)
@@ -441,6 +454,8 @@ def operate_function(frame: Frame, node: cst.Call, name: str, operation: table.O
     if name in table.WAIT_FUNCTIONS and operands and _waits(name.rpartition(".")[2], args, 1):
         frame.wait(node, name, operands[0][0], operands[0][1], explicit=False)
     out = args.value(None, "out")
+    if operation.operands == "none" and operation.result == "tensor":
+        return _copied_together(node, args)
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
     return _result(frame, node, operation, chosen, args, 1, operands, out)
 
@@ -466,6 +481,15 @@ def _operands(operation: table.Op, args: Args) -> list[tuple[cst.CSTNode, Value]
                 found.append((operand, value))
         return found
     return []
+
+
+def _copied_together(node: cst.Call, args: Args) -> Value:
+    """``pad_sequence``: tensors from anywhere are copied into one that lives where the first does."""
+    first = args.value(0)
+    each = element(first) if first is not None and first.kind in (LIST, TUPLE) else first
+    if each is not None and each.holds_tensors:
+        return tensor(each.place, each.origin)
+    return tensor(UNKNOWN_PLACE, node)
 
 
 def _elements_of(node: cst.CSTNode, value: Value) -> list[tuple[cst.CSTNode, Value]]:
@@ -640,8 +664,10 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     place = HOST
     if given is not None or args.starred:
         place = UNKNOWN_PLACE
-    elif any(v.kind == DEVICE for _, v in args.all) or not cls.known_whole:
-        place = UNKNOWN_PLACE if any(v.kind == DEVICE for _, v in args.all) else HOST
+    elif any(v.kind == DEVICE for _, v in args.all):
+        place = UNKNOWN_PLACE
+    else:
+        place = frame.default_place()
     init = cls.find_method("__init__")
     if init is not None and init.attributes.get("self", set()) & {"to", "cuda"}:
         place = UNKNOWN_PLACE
@@ -1078,7 +1104,10 @@ def _target(frame: Frame, how: str, args: Args) -> tuple[Place | None, cst.BaseE
         if given[1].kind == DATA and given[1].text is None and isinstance(given[0], cst.Integer):
             return Place("fixed", f"{how}:{given[0].value}"), given[0], True
         place = frame.device_place(given[1], given[0])
-        return (place if place.is_known else SOMEWHERE), given[0], True
+        if not place.is_known or place == SOMEWHERE:
+            key = frame.key(given[0])
+            place = frame.symbol(key) if key is not None else SOMEWHERE
+        return place, given[0], True
     given = args.get(None, "device") or args.get(None, "other")
     if given is None:
         for pair in args.positional[:1]:

@@ -264,7 +264,7 @@ def _formatted(frame: Frame, node: cst.FormattedString) -> Value:
             text += part.value
     # f"cuda:{rank}" is an accelerator, whichever
     if text.startswith("cuda") or text.startswith("npu") or text.startswith("xpu"):
-        return Value(DATA, HOST_DATA.place, text="cuda")
+        return Value(DATA, HOST_DATA.place, text="cuda", ref="choice")
     return HOST_DATA
 
 
@@ -325,9 +325,9 @@ def operate(
         return join(left, right) if b == LIST else left
     if a == ARRAY or b == ARRAY:
         return NUMPY_ARRAY
-    if a == DATA and b == DATA:
+    if a == DATA and (b == DATA or type(left_node) is cst.List):
         return HOST_DATA
-    if a == DATA and left.text is not None and operator in (cst.Modulo, cst.Add):
+    if a == DATA and left.text is not None and operator in (cst.Modulo, cst.Add, cst.Multiply):
         return Value(DATA, HOST_DATA.place, text="cuda") if left.text.startswith("cuda") else HOST_DATA
     return UNKNOWN
 
@@ -564,8 +564,8 @@ def _global_value(value: Value) -> Value:
 def named_value(frame: Frame, name: str, value: Value, target: cst.CSTNode) -> Value:
     """A value as known under the name it is bound to: the name may say what the expression does not."""
     if value.kind == DEVICE:
-        if value.place == SOMEWHERE:
-            return value.but(place=frame.symbol(name))
+        if value.place == SOMEWHERE or (value.place.kind == "fixed" and frame.conditional):
+            return value.but(place=frame.symbol(name))  # chosen by a test: the target device
         return value
     if value.kind == DATA and value.ref == "choice":
         return Value(DEVICE, frame.symbol(name))
@@ -587,8 +587,11 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
     assert env is not None
     base = evaluate(frame, target.value)
     attr = target.attr.value
-    if base.kind in (TENSOR, THING) and attr == "data":
-        return  # `t.data = u` crosses devices silently
+    if base.kind in (TENSOR, THING, MODULE) and attr == "data":
+        holder = frame.key(target.value)  # `t.data = u` crosses devices silently
+        if holder is not None and base.kind == TENSOR:
+            env[holder] = base.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, origin=statement)
+        return
     key = frame.key(target)
     if base.kind == SELF and key is not None:
         value = named_value(frame, key, value, target)
@@ -621,6 +624,11 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
         env[container] = base.but(items=items)
     elif base.kind in (LIST, TUPLE) and container is not None:
         env[container] = Value(LIST, items=join(element(base), value))
+    elif base.kind == THING and container is not None and key is None:
+        # `for k in batch: batch[k] = batch[k].to(device)`
+        if value.holds_tensors:
+            env[container] = base.but(place=value.place, origin=value.origin, pinned=value.pinned)
+            frame.rewritten[container] = env[container]
     elif key is not None and base.kind != TENSOR:
         env[key] = value
         frame.flow.has_paths = True

@@ -76,6 +76,7 @@ class Frame:
         self.constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = []
         self.loops: list[tuple[list[Env], list[Env]]] = []
         self.nested: list[Function] = []
+        self.rewritten: Env = {}  # containers a loop over their own keys has given new elements
 
     # names --------------------------------------------------------------------------------------
 
@@ -152,15 +153,21 @@ class Frame:
             return value.place
         if kind == UNKNOWN_KIND and node is not None:
             key = self.key(node)
-            if key is not None and hypothesis.names_device(key.rpartition(".")[2]):
+            if key is not None and hypothesis.names_device(_last_word(key)):
                 return self.symbol(key)
+            if type(node) is cst.Name and self.function is not None and node.value in self.function.param_names:
+                return Place("param", node.value, self.id)
         return UNKNOWN_PLACE
 
     def default_place(self) -> Place:
         """Where a factory puts what names no device."""
         value = self.env.get(DEFAULT_PLACE) if self.env is not None else None
+        if value is None and self.closures:
+            value = self.closures[-1].get(DEFAULT_PLACE)  # the module redirects for all
         if value is not None:
             return value.place
+        if self.function is None or "set_default_device" in self.function.attribute_words:
+            return HOST if not self.flow.default_type_set else UNKNOWN_PLACE
         return self.flow.default_place
 
     # what is recorded ---------------------------------------------------------------------------
@@ -310,7 +317,7 @@ class Frame:
             return Value(MODULE, self.module_parameter_place(name), param, obj=param)
         if name in fed or function.is_tensor_by_use(name):
             return Value(TENSOR, place, param)
-        if self.role == DEVICE_SIDE and name in ("batch",):
+        if self.role in (DEVICE_SIDE, HOST_SIDE) and name in ("batch", "samples", "examples", "items"):
             return Value(THING, place, param)
         return UNKNOWN
 
@@ -347,7 +354,9 @@ class Frame:
             if mine is None:
                 if "." in key or "[" in key:
                     merged[key] = _half_known(value, self._before_path(key))
-                elif key == DEFAULT_PLACE or key == NO_GRAD:
+                elif key == DEFAULT_PLACE:
+                    merged[key] = Value(DEVICE)
+                elif key == NO_GRAD:
                     continue
                 else:
                     merged[key] = value
@@ -358,7 +367,9 @@ class Frame:
                 if key not in b:
                     if "." in key or "[" in key:
                         merged[key] = _half_known(a[key], self._before_path(key))
-                    elif key == DEFAULT_PLACE or key == NO_GRAD:
+                    elif key == DEFAULT_PLACE:
+                        merged[key] = Value(DEVICE)
+                    elif key == NO_GRAD:
                         del merged[key]
         return merged
 
@@ -380,6 +391,11 @@ def _half_known(value: Value, before: Value) -> Value:
             return UNKNOWN
         return value
     return join(before, value)
+
+
+def _last_word(key: str) -> str:
+    """``device`` of ``self.device`` and of ``config['device']``."""
+    return key.rpartition(".")[2].rpartition("[")[2].strip("]'\"")
 
 
 def _is_constant(node: cst.BaseExpression | None, *names: str) -> bool:

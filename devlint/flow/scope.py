@@ -36,7 +36,7 @@ _DEVICE_FUNCTION = re.compile(r"(^|_)(loss|criterion|penalty|train_step|training
 _TENSOR_ATTRIBUTES = frozenset(
     "unsqueeze squeeze permute contiguous masked_fill masked_fill_ new_zeros new_ones new_tensor new_full new_empty "
     "detach clone requires_grad requires_grad_ grad is_cuda expand expand_as view view_as softmax log_softmax sigmoid "
-    "device type_as chunk unbind index_select gather scatter_ bmm matmul mm float half bfloat16 long "
+    "type_as chunk unbind index_select gather scatter_ bmm matmul mm float half bfloat16 long "
     "backward clamp clamp_ unfold flatten argmax topk narrow cumsum repeat_interleave is_floating_point storage "
     "new log_ exp_ zero_ fill_ copy_ mul_ add_ div_ sub_ numel nelement dim cpu cuda item data_ptr".split()
 )
@@ -74,6 +74,15 @@ class Function:
         self.device_aware = False
         self.is_generator = False
         self.summary: Any = None  # filled by the interpreter
+
+    @property
+    def attribute_words(self) -> set[str]:
+        """Every attribute name read anywhere in the function."""
+        return {word for words in self.attributes.values() for word in words}
+
+    @property
+    def param_names(self) -> frozenset[str]:
+        return frozenset(param.name.value for param in self.params)
 
     @property
     def stores_attributes(self) -> bool:

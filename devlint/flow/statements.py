@@ -221,6 +221,22 @@ def _for(frame: Frame, node: cst.For) -> None:
     over = evaluate(frame, node.iter)
     each = element(over)
     _loop(frame, node, lambda: bind(frame, node.target, each), None)
+    whole = _iterated_path(frame, node.iter)
+    if whole is not None and frame.env is not None and whole in frame.env and whole in frame.rewritten:
+        # `for k in batch: batch[k] = batch[k].to(device)` rewrites the whole of it
+        frame.env[whole] = frame.rewritten.pop(whole)
+
+
+def _iterated_path(frame: Frame, node: cst.BaseExpression) -> str | None:
+    """``batch`` in ``for k in batch``, ``batch.keys()``, ``list(batch.items())``."""
+    while type(node) is cst.Call:
+        if type(node.func) is cst.Attribute and node.func.attr.value in ("keys", "items") and not node.args:
+            node = node.func.value
+        elif type(node.func) is cst.Name and node.func.value == "list" and len(node.args) == 1:
+            node = node.args[0].value
+        else:
+            return None
+    return frame.key(node)
 
 
 def _while(frame: Frame, node: cst.While) -> None:

@@ -147,7 +147,7 @@ class Op(NamedTuple):
         ``first``: only the first (a method's receiver) counts; the others are numbers, sizes, or may be anywhere;
         ``sequence``: the tensors of a list or tuple, or given one after another;
         ``index``: as ``all``, except that indices (the second argument) may be on the host;
-        ``none``: nothing has to agree.
+        ``none``: nothing has to agree; the result is where the first tensor is.
     strict: whether even a zero-dimensional host tensor is refused beside device tensors. Where it is not, the host
         tensor must not be the one written to: ``host.add_(device)`` is an error whatever the dimensions.
     result: ``tensor`` (where the operands are), ``tuple`` (a tuple or list of such), ``host`` (numbers, sizes, strings,
@@ -241,7 +241,8 @@ _SHARED: tuple[_Group, ...] = (
     # linear algebra
     ("dot vdot", Op("all", strict=True, reduces="always")),
     ("matmul inner", Op("all", strict=True, reduces="maybe")),
-    ("addbmm addmm addmv addr baddbmm bmm cross ger mm mv outer orgqr ormqr", _STRICT._replace(reduces="adds")),
+    ("addbmm addmm addmv addr baddbmm bmm cross mm mv orgqr ormqr", _STRICT._replace(reduces="adds")),
+    ("ger outer", Op("all", reduces="adds")),
     ("cholesky_solve lu_solve", _STRICT._replace(reduces="adds")),
     ("triangular_solve", _STRICT._replace(result="tuple", reduces="adds")),
     ("kron", _BINARY),
@@ -256,8 +257,10 @@ _SHARED: tuple[_Group, ...] = (
     # copy_ inside, so the second tensor may come from anywhere
     ("as_strided_scatter diagonal_scatter select_scatter slice_scatter", _UNARY),
     # answers on the host
-    ("allclose equal is_same_size", Op("all", strict=True, result="host")),
-    ("is_complex is_conj is_floating_point is_inference is_neg is_nonzero is_signed numel get_device", _HOST),
+    ("equal", Op("all", strict=True, result="host")),
+    ("allclose", Op("all", result="host")),
+    ("get_device is_complex is_conj is_floating_point is_inference is_neg is_nonzero is_same_size is_signed", _HOST),
+    ("numel", _HOST),
 )
 
 # Functions of torch written to their argument: ``torch.relu_(x)``
@@ -290,7 +293,8 @@ FUNCTIONS: dict[str, Op] = {
             "cat concat concatenate stack hstack vstack dstack column_stack row_stack",
             Op("sequence", True, "tensor", "adds"),
         ),
-        ("block_diag cartesian_prod chain_matmul", Op("sequence", True, "tensor", "adds")),
+        ("cartesian_prod chain_matmul", Op("sequence", True, "tensor", "adds")),
+        ("block_diag", Op("sequence", False, "tensor", "adds")),
         ("einsum", Op("sequence", True, "tensor", "maybe")),
         ("meshgrid", Op("sequence", True, "tuple", "adds")),
         # elementwise
@@ -298,7 +302,7 @@ FUNCTIONS: dict[str, Op] = {
         ("poisson", _UNARY),
         ("rsub", _BINARY),
         ("complex polar isin bucketize searchsorted", _STRICT),
-        ("binomial", _STRICT),
+        ("binomial", _BINARY),
         # one tensor
         ("atleast_1d atleast_2d atleast_3d combinations pdist vander view_as_complex view_as_real", _ADDS),
         ("constant_pad_nd channel_shuffle pixel_shuffle pixel_unshuffle affine_grid_generator", _ADDS),
@@ -311,16 +315,15 @@ FUNCTIONS: dict[str, Op] = {
         ("tensordot", Op("all", strict=True, reduces="maybe")),
         ("trapezoid trapz", Op("all", reduces="maybe")),
         ("cumulative_trapezoid", Op("all", reduces="adds")),
-        ("cdist bilinear embedding conv1d conv2d conv3d conv_transpose1d", _STRICT._replace(reduces="adds")),
+        ("cdist embedding conv1d conv2d conv3d conv_transpose1d", _STRICT._replace(reduces="adds")),
         ("conv_transpose2d conv_transpose3d convolution batch_norm group_norm", _STRICT._replace(reduces="adds")),
         (
             "instance_norm layer_norm gru_cell rnn_relu_cell rnn_tanh_cell grid_sampler",
             _STRICT._replace(reduces="adds"),
         ),
-        ("rms_norm", Op("all", reduces="adds")),
+        ("bilinear rms_norm", Op("all", reduces="adds")),
         ("lstm_cell lstm gru rnn_relu rnn_tanh", _STRICT._replace(result="tuple", reduces="adds")),
         ("lu_unpack", _STRICT._replace(result="tuple", reduces="adds")),
-        ("histogram", _STRICT._replace(result="tuple", reduces="adds")),
         # answers on the host
         (
             "is_tensor is_storage typename broadcast_shapes result_type promote_types can_cast",
@@ -356,7 +359,8 @@ FUNCTIONS: dict[str, Op] = {
         ("eig eigh ldl_factor lu lu_factor qr svd", _TUPLE),
         ("cholesky_ex inv_ex ldl_factor_ex lu_factor_ex slogdet", _TUPLE._replace(reduces="maybe")),
         ("cross householder_product ldl_solve lu_solve solve solve_triangular", _STRICT._replace(reduces="adds")),
-        ("matmul tensorsolve vecdot", _STRICT._replace(reduces="maybe")),
+        ("matmul tensorsolve", _STRICT._replace(reduces="maybe")),
+        ("vecdot", Op("all", reduces="maybe")),
         ("lstsq solve_ex", _STRICT._replace(result="tuple", reduces="maybe")),
         ("multi_dot", Op("sequence", True, "tensor", "maybe")),
     ),
@@ -388,7 +392,7 @@ FUNCTIONS: dict[str, Op] = {
         ("adaptive_max_pool3d_with_indices", _TUPLE),
         # several tensors: weights, indices, grids
         (
-            "linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc",
+            "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc",
             _STRICT._replace(reduces="adds"),
         ),
         (
@@ -396,7 +400,7 @@ FUNCTIONS: dict[str, Op] = {
             _STRICT._replace(reduces="adds"),
         ),
         ("max_unpool1d max_unpool2d max_unpool3d scaled_dot_product_attention", _STRICT._replace(reduces="adds")),
-        ("rms_norm", Op("all", reduces="adds")),
+        ("bilinear rms_norm", Op("all", reduces="adds")),
         ("multi_head_attention_forward", _STRICT._replace(result="tuple", reduces="adds")),
         ("cosine_similarity pairwise_distance", _BINARY),
         # losses
@@ -413,9 +417,10 @@ FUNCTIONS: dict[str, Op] = {
     ),
     **_ops(
         "torch.nn.utils.",
-        ("clip_grad_norm_ get_total_norm", Op("sequence", reduces="always")),
+        # norms are brought to the first device; padding copies into a tensor made there
+        ("clip_grad_norm_ get_total_norm", Op("none", reduces="always")),
+        ("rnn.pad_sequence", Op("none", reduces="adds")),
         ("parameters_to_vector", Op("sequence", True, "tensor", "adds")),
-        ("rnn.pad_sequence", Op("sequence", reduces="adds")),
     ),
     "torch.autograd.grad": Op("first", result="tuple"),
 }
@@ -486,13 +491,13 @@ ATTRIBUTES: dict[str, str] = {
 #: Reading a value on purpose. ``to("cpu")`` is a move and is judged there.
 EXPLICIT_WAITS: frozenset[str] = frozenset(_names("item tolist cpu numpy"))
 
-#: Waits that the code does not spell out. ``repeat_interleave`` waits only with a tensor of repeats and no
+#: Waits that the code does not spell out. ``cov``, ``corrcoef`` and ``istft`` check a value they computed. ``repeat_interleave`` waits only with a tensor of repeats and no
 #: ``output_size``; ``multinomial`` only without replacement.
 IMPLICIT_WAITS: frozenset[str] = frozenset(
     _names(
         "__bool__ __int__ __float__ __index__ __complex__ __repr__ __format__ __contains__ __array__ "
         "nonzero argwhere unique unique_consecutive masked_select equal allclose is_nonzero bincount "
-        "repeat_interleave multinomial"
+        "repeat_interleave multinomial cov corrcoef istft"
     )
 )
 
@@ -500,15 +505,17 @@ IMPLICIT_WAITS: frozenset[str] = frozenset(
 WAIT_METHODS: frozenset[str] = EXPLICIT_WAITS | IMPLICIT_WAITS
 
 #: ``torch.where`` waits with one argument only, ``one_hot`` without ``num_classes``, ``repeat_interleave`` and
-#: ``multinomial`` as the methods do. ``bincount`` reads the largest value to size its result.
+#: ``multinomial`` as the methods do. ``bincount`` reads the largest value to size its result; ``gaussian_nll_loss``
+#: looks for a negative variance.
 WAIT_FUNCTIONS: frozenset[str] = frozenset(
     [
         *_names(
             "nonzero argwhere unique unique_consecutive masked_select equal allclose is_nonzero bincount where "
-            "repeat_interleave multinomial combinations",
+            "repeat_interleave multinomial combinations cov corrcoef istft",
             "torch.",
         ),
         "torch.nn.functional.one_hot",
+        "torch.nn.functional.gaussian_nll_loss",
     ]
 )
 

@@ -174,7 +174,9 @@ def element(value: Value) -> Value:
     if kind == LOADER:
         return Value(THING, value.place, value.origin, pinned=value.pinned, ref=value)
     if kind == MODULE:  # a Sequential or ModuleList
-        return value.items if isinstance(value.items, Value) else Value(MODULE, value.place, value.origin)
+        if isinstance(value.items, Value):
+            return value.items.but(place=value.place, obj=None)
+        return Value(MODULE, value.place, value.origin)
     if kind in (DATA, ARRAY, DICT):
         return HOST_DATA if kind != ARRAY else NUMPY_ARRAY
     if kind == PARAMS:
