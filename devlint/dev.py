@@ -28,7 +28,7 @@ from devlint.rule import Rule
 
 
 class {class_name}(Rule):
-    """One line without a full stop that says what the fault is
+    """One sentence that says what the fault is.
 
     ## What it does
     What is reported, in a sentence or two.
@@ -51,7 +51,7 @@ class {class_name}(Rule):
     ```
 
     ## Fix safety
-    There is no fix. (Or: when it is safe, when it is not, and why.)
+    There is no fix. Where there is one: when is it safe, when not, and why.
 
     ## Limits
     What the rule cannot see, and where it is silent on purpose.
