@@ -10,7 +10,6 @@ import pytest
 
 from devlint import engine
 from devlint.finding import Finding
-from devlint.fix import fix
 from devlint.rule import discover
 from harness import FLOW, Fixture, check, compare, compare_reveals, fixtures, only, safety
 
@@ -109,6 +108,8 @@ def _crlf(raw: bytes) -> bytes:
 
 def _fix(fixture: Fixture, raw: bytes) -> tuple[bytes, bool]:
     """The fixture after all its fixes, and whether fixing again leaves it alone."""
+    from devlint.fix import fix
+
     settings = only(fixture.rules)
     fixed = fix(raw, str(fixture.file), settings, unsafe=True).raw
     return fixed, fix(fixed, str(fixture.file), settings, unsafe=True).raw == fixed
