@@ -96,6 +96,15 @@ class Rule:
         """Replace what lies between two offsets of ``source.text``."""
         return Edit(self.source.span_at(start, end), code)
 
+    def delete_line(self, line: cst.SimpleStatementLine) -> Edit:
+        """Delete a whole statement line, its line end included."""
+        start, end = self.source.offsets(line)
+        lines = self.source.lines
+        row, _ = self.source.place(start)
+        last, _ = self.source.place(end)
+        following = lines[last] if last < len(lines) else len(self.source.text)
+        return Edit(self.source.span_at(lines[row - 1], following), "")
+
     def insert_before(self, node: cst.CSTNode, code: str) -> Edit:
         start, _ = self.source.offsets(node, outer=_is_expression(node))
         return Edit(self.source.span_at(start, start), code)

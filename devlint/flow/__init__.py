@@ -97,6 +97,15 @@ class Flow:
         """The table's entry for a call that makes a tensor and obeys ``device=``."""
         return table.FACTORIES.get(self.name_of(node))
 
+    def stores(self, cls: Class, name: str) -> list[tuple[cst.CSTNode, Value]]:
+        """Every statement seen to set ``self.name``, with the value given, bases of the file included."""
+        return [(statement, value) for owner in cls.lineage for statement, value, _ in owner.stores.get(name, ())]
+
+    @property
+    def module_names(self) -> frozenset[str]:
+        """Names bound at the top level of the file."""
+        return frozenset(self._module_env)
+
     def loop(self, node: cst.CSTNode) -> Loop | None:
         """The innermost loop around a node, within the same function."""
         return loop_of(self, node)

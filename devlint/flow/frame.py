@@ -263,7 +263,7 @@ class Frame:
         for param in function.params:
             name = param.name.value
             if name not in env:
-                env[name] = self.parameter(param, fed)
+                env[name] = self.values[param] = self.parameter(param, fed)
         node_params = function.node.params
         if isinstance(node_params.star_arg, cst.Param):
             env[node_params.star_arg.name.value] = UNKNOWN

@@ -126,6 +126,7 @@ class Class:
         self.methods: dict[str, Function] = {}
         self.attrs: dict[str, Value] = {}
         self.stores: dict[str, list[tuple[cst.CSTNode, Value, Function]]] = {}
+        self.attrs_of_class: set[str] = set()  # bound in the class body
         self.buffers: set[str] = set()  # registered as parameter or buffer
         self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
         self.evaluated = False

@@ -446,6 +446,7 @@ def _class(frame: Frame, node: cst.ClassDef) -> None:
         for name, value in frame.env.items():
             if name not in outer and value.kind not in (FUNCTION, CLASS) and "." not in name and "[" not in name:
                 cls.attrs.setdefault(name, value)
+                cls.attrs_of_class.add(name)
     frame.env = outer
     outer[cls.name] = Value(CLASS, ref=cls)
 

@@ -42,7 +42,7 @@ def _factories(prefix: str, names: str, values: str, rank: str) -> dict[str, Fac
     return dict.fromkeys(_names(names, prefix), Factory(values, rank))
 
 
-#: Obey ``device=``, and without it ``with torch.device(d)`` and ``torch.set_default_device(d)``; see ``IGNORE_DEFAULT``.
+#: Obey ``device=``; without it ``with torch.device(d)`` and ``torch.set_default_device(d)``, except ``IGNORE_DEFAULT``.
 #: ``torch.normal`` is a factory with numbers and ``size`` only; with a tensor for mean or std it follows that.
 FACTORIES: dict[str, Factory] = {
     **_factories(
@@ -79,8 +79,8 @@ LIKE: frozenset[str] = frozenset(
     _names("empty_like full_like ones_like rand_like randint_like randn_like zeros_like", "torch.")
 )
 
-#: Leave a tensor where it is, unless ``device=`` or a default device says otherwise: under ``with torch.device("cuda")``
-#: they move a host tensor. What is no tensor yet they treat as ``torch.tensor`` does, and share numpy memory.
+#: Leave a tensor where it is, unless ``device=`` or a default device says otherwise: ``with torch.device("cuda")``
+#: makes them move a host tensor. What is no tensor yet they treat as ``torch.tensor`` does, and share numpy memory.
 KEEPING: frozenset[str] = frozenset({"torch.as_tensor", "torch.asarray"})
 
 #: Wrap a tensor and leave it where it is; they take no ``device=``.
@@ -181,13 +181,14 @@ _BINARY = Op("all")
 _STRICT = Op("all", strict=True)
 _HOST = Op("first", result="host")
 _IN_PLACE = Op("first", result="self")
+_STRICT_IN_PLACE = Op("all", strict=True, result="self")
 
 # Elementwise, with an in-place twin (``abs_``) as a method
 _UNARY_WITH_TWIN = """
     abs absolute acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh bitwise_not ceil
     conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 fix floor frac i0 lgamma log log10 log1p
-    log2 logical_not logit mvlgamma nan_to_num neg negative rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin sinc
-    sinh sqrt square tan tanh trunc
+    log2 logical_not logit mvlgamma nan_to_num neg negative rad2deg reciprocal relu round rsqrt sgn sigmoid sign sin
+    sinc sinh sqrt square tan tanh trunc
 """
 _BINARY_WITH_TWIN = """
     add sub subtract mul multiply div divide true_divide floor_divide fmod remainder pow float_power atan2 arctan2
@@ -202,6 +203,8 @@ _VIEW = Op("first", reduces="maybe")
 _ADDS = Op("first", reduces="adds")
 _TUPLE = Op("first", result="tuple", reduces="adds")
 _REDUCTION = Op("first", reduces="no_dim")
+_STRICT_ADDS = Op("all", strict=True, reduces="adds")
+_STRICT_TUPLE = Op("all", strict=True, result="tuple", reduces="adds")
 
 # Functions of torch that are methods of tensors as well, with the same facts
 _SHARED: tuple[_Group, ...] = (
@@ -214,12 +217,11 @@ _SHARED: tuple[_Group, ...] = (
     (_STRICT_BINARY_WITH_TWIN, _STRICT),
     ("logaddexp logaddexp2 prelu", _STRICT),
     # one tensor, and numbers, sizes or dimensions; the dimensions stay or are rearranged
-    ("adjoint argsort cumprod cumsum flip log_softmax logcumsumexp moveaxis movedim msort permute", _UNARY),
-    ("roll softmax swapaxes swapdims t transpose", _UNARY),
+    ("adjoint argsort cumprod cumsum flip log_softmax logcumsumexp moveaxis movedim msort permute roll", _UNARY),
+    ("softmax swapaxes swapdims t transpose", _UNARY),
     # ... the result has a dimension
-    ("cholesky cholesky_inverse diff fliplr flipud inverse matrix_exp matrix_power pinverse", _ADDS),
-    ("renorm rot90 tril triu", _ADDS),
-    ("argwhere bincount diag diag_embed diagflat diagonal flatten histc multinomial narrow narrow_copy", _ADDS),
+    ("cholesky cholesky_inverse diff fliplr flipud inverse matrix_exp matrix_power pinverse renorm rot90 tril", _ADDS),
+    ("triu argwhere bincount diag diag_embed diagflat diagonal flatten histc multinomial narrow narrow_copy", _ADDS),
     ("nonzero nonzero_static ravel repeat_interleave stft tile unflatten unique unique_consecutive unsqueeze", _ADDS),
     # ... it may have none
     ("as_strided broadcast_to corrcoef cov istft logsumexp reshape select squeeze", _VIEW),
@@ -241,15 +243,16 @@ _SHARED: tuple[_Group, ...] = (
     # linear algebra
     ("dot vdot", Op("all", strict=True, reduces="always")),
     ("matmul inner", Op("all", strict=True, reduces="maybe")),
-    ("addbmm addmm addmv addr baddbmm bmm cross mm mv orgqr ormqr", _STRICT._replace(reduces="adds")),
+    ("addbmm addmm addmv addr baddbmm bmm cross mm mv orgqr ormqr", _STRICT_ADDS),
     ("ger outer", Op("all", reduces="adds")),
-    ("cholesky_solve lu_solve", _STRICT._replace(reduces="adds")),
-    ("triangular_solve", _STRICT._replace(result="tuple", reduces="adds")),
-    ("kron", _BINARY),
+    ("cholesky_solve lu_solve", _STRICT_ADDS),
+    ("triangular_solve", _STRICT_TUPLE),
+    # what is given dimensions first is no longer zero-dimensional for the kernel
+    ("kron", _STRICT),
     # by index: the index is refused on the host, whatever its dimensions
     ("gather index_add index_copy index_reduce index_select scatter scatter_add scatter_reduce take", _STRICT),
     ("take_along_dim", _STRICT),
-    ("masked_select", _STRICT._replace(reduces="adds")),
+    ("masked_select", _STRICT_ADDS),
     ("masked_scatter", _STRICT),
     ("index_fill masked_fill", _BINARY),
     ("index_put", Op("index")),
@@ -266,9 +269,9 @@ _SHARED: tuple[_Group, ...] = (
 # Functions of torch written to their argument: ``torch.relu_(x)``
 _TORCH_IN_PLACE = """
     abs acos acosh arccos arccosh arcsin arcsinh arctan arctanh asin asinh atan atanh ceil conj_physical cos cosh
-    deg2rad erf erfc exp exp2 expm1 fix floor frac i0 log log10 log1p log2 logit nan_to_num neg negative rad2deg reciprocal
-    relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc celu selu rrelu threshold dropout alpha_dropout
-    feature_alpha_dropout feature_dropout zero detach as_strided fill
+    deg2rad erf erfc exp exp2 expm1 fix floor frac i0 log log10 log1p log2 logit nan_to_num neg negative rad2deg
+    reciprocal relu round rsqrt sigmoid sin sinc sinh sqrt square tan tanh trunc celu selu rrelu threshold dropout
+    alpha_dropout feature_alpha_dropout feature_dropout zero detach as_strided fill
 """
 
 _LOSS = Op("all", reduces="loss")
@@ -282,17 +285,12 @@ FUNCTIONS: dict[str, Op] = {
     "torch.ldexp_": Op("all", result="self"),
     "torch.xlogy_": Op("all", result="self"),
     "torch.index_put_": Op("index", result="self"),
-    **{
-        f"torch.{name}_": _STRICT._replace(result="self")
-        for name in ("clamp", "clip", "clamp_max", "clamp_min", "gcd", "lcm")
-    },
+    **{f"torch.{name}_": _STRICT_IN_PLACE for name in ("clamp", "clip", "clamp_max", "clamp_min", "gcd", "lcm")},
     **_ops(
         "torch.",
         # lists of tensors
-        (
-            "cat concat concatenate stack hstack vstack dstack column_stack row_stack",
-            Op("sequence", True, "tensor", "adds"),
-        ),
+        ("cat concat concatenate stack hstack vstack dstack column_stack", Op("sequence", True, "tensor", "adds")),
+        ("row_stack", Op("sequence", True, "tensor", "adds")),
         ("cartesian_prod chain_matmul", Op("sequence", True, "tensor", "adds")),
         ("block_diag", Op("sequence", False, "tensor", "adds")),
         ("einsum", Op("sequence", True, "tensor", "maybe")),
@@ -311,44 +309,34 @@ FUNCTIONS: dict[str, Op] = {
         ("adaptive_max_pool1d lu pca_lowrank svd_lowrank", _TUPLE),
         ("unravel_index", _TUPLE._replace(reduces="maybe")),
         # several
-        ("cosine_similarity pairwise_distance", _BINARY),
+        ("cosine_similarity", _STRICT),
+        ("pairwise_distance", _BINARY),
         ("tensordot", Op("all", strict=True, reduces="maybe")),
         ("trapezoid trapz", Op("all", reduces="maybe")),
         ("cumulative_trapezoid", Op("all", reduces="adds")),
-        ("cdist embedding conv1d conv2d conv3d conv_transpose1d", _STRICT._replace(reduces="adds")),
-        ("conv_transpose2d conv_transpose3d convolution batch_norm group_norm", _STRICT._replace(reduces="adds")),
-        (
-            "instance_norm layer_norm gru_cell rnn_relu_cell rnn_tanh_cell grid_sampler",
-            _STRICT._replace(reduces="adds"),
-        ),
+        ("cdist embedding conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d", _STRICT_ADDS),
+        ("convolution batch_norm group_norm instance_norm layer_norm gru_cell rnn_relu_cell", _STRICT_ADDS),
+        ("rnn_tanh_cell grid_sampler", _STRICT_ADDS),
         ("bilinear rms_norm", Op("all", reduces="adds")),
-        ("lstm_cell lstm gru rnn_relu rnn_tanh", _STRICT._replace(result="tuple", reduces="adds")),
-        ("lu_unpack", _STRICT._replace(result="tuple", reduces="adds")),
+        ("lstm_cell lstm gru rnn_relu rnn_tanh lu_unpack", _STRICT_TUPLE),
         # answers on the host
-        (
-            "is_tensor is_storage typename broadcast_shapes result_type promote_types can_cast",
-            Op("none", result="host"),
-        ),
+        ("is_tensor is_storage typename broadcast_shapes result_type promote_types", Op("none", result="host")),
+        ("can_cast", Op("none", result="host")),
     ),
     **_ops(
         "torch.special.",
-        (
-            "bessel_j0 bessel_j1 bessel_y0 bessel_y1 digamma entr erf erfc erfcx erfinv exp2 expit expm1 gammaln i0",
-            _UNARY,
-        ),
-        ("i0e i1 i1e log1p log_ndtr log_softmax logit multigammaln ndtr ndtri psi round sinc softmax", _UNARY),
-        (
-            "spherical_bessel_j0 airy_ai modified_bessel_i0 modified_bessel_i1 modified_bessel_k0 modified_bessel_k1",
-            _UNARY,
-        ),
+        ("bessel_j0 bessel_j1 bessel_y0 bessel_y1 digamma entr erf erfc erfcx erfinv exp2 expit expm1", _UNARY),
+        ("gammaln i0 i0e i1 i1e log1p log_ndtr log_softmax logit multigammaln ndtr ndtri psi round sinc", _UNARY),
+        ("softmax spherical_bessel_j0 airy_ai modified_bessel_i0 modified_bessel_i1 modified_bessel_k0", _UNARY),
+        ("modified_bessel_k1", _UNARY),
         ("polygamma xlog1py xlogy zeta", _BINARY),
         ("gammainc gammaincc", _STRICT),
         ("logsumexp", _VIEW),
     ),
     **_ops(
         "torch.fft.",
-        ("fft fft2 hfft hfft2 hfftn ifft ifft2 ihfft ihfft2 ihfftn irfft irfft2 irfftn", _ADDS),
-        ("rfft rfft2 rfftn fftshift ifftshift", _ADDS),
+        ("fft fft2 hfft hfft2 hfftn ifft ifft2 ihfft ihfft2 ihfftn irfft irfft2 irfftn rfft rfft2 rfftn", _ADDS),
+        ("fftshift ifftshift", _ADDS),
         ("fftn ifftn", _UNARY),
     ),
     **_ops(
@@ -358,7 +346,7 @@ FUNCTIONS: dict[str, Op] = {
         ("norm vector_norm", Op("first", reduces="no_dim_third")),
         ("eig eigh ldl_factor lu lu_factor qr svd", _TUPLE),
         ("cholesky_ex inv_ex ldl_factor_ex lu_factor_ex slogdet", _TUPLE._replace(reduces="maybe")),
-        ("cross householder_product ldl_solve lu_solve solve solve_triangular", _STRICT._replace(reduces="adds")),
+        ("cross householder_product ldl_solve lu_solve solve solve_triangular", _STRICT_ADDS),
         ("matmul tensorsolve", _STRICT._replace(reduces="maybe")),
         ("vecdot", Op("all", reduces="maybe")),
         ("lstsq solve_ex", _STRICT._replace(result="tuple", reduces="maybe")),
@@ -367,51 +355,37 @@ FUNCTIONS: dict[str, Op] = {
     **_ops(
         "torch.nn.functional.",
         # activations and dropout
-        (
-            "celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout alpha_dropout gelu glu",
-            _UNARY,
-        ),
-        (
-            "gumbel_softmax hardshrink hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish",
-            _UNARY,
-        ),
-        ("relu relu6 rrelu selu sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink threshold", _UNARY),
+        ("celu dropout dropout1d dropout2d dropout3d elu feature_alpha_dropout alpha_dropout gelu glu", _UNARY),
+        ("gumbel_softmax hardshrink hardsigmoid hardswish hardtanh leaky_relu log_softmax logsigmoid mish", _UNARY),
+        ("relu relu6 rrelu selu sigmoid silu softmax softmin softplus softshrink softsign tanh tanhshrink", _UNARY),
+        ("threshold", _UNARY),
         ("celu_ elu_ hardtanh_ leaky_relu_ relu_ rrelu_ selu_ threshold_", _IN_PLACE),
         ("prelu", _STRICT),
         # one tensor, sizes and numbers
         ("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d affine_grid avg_pool1d avg_pool2d", _ADDS),
         ("avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d channel_shuffle fold", _ADDS),
         ("interpolate local_response_norm lp_pool1d lp_pool2d lp_pool3d max_pool1d max_pool2d max_pool3d", _ADDS),
-        (
-            "fractional_max_pool2d fractional_max_pool3d normalize one_hot pad pdist pixel_shuffle pixel_unshuffle",
-            _ADDS,
-        ),
-        ("unfold upsample upsample_bilinear upsample_nearest", _ADDS),
+        ("fractional_max_pool2d fractional_max_pool3d normalize one_hot pad pdist pixel_shuffle", _ADDS),
+        ("pixel_unshuffle unfold upsample upsample_bilinear upsample_nearest", _ADDS),
         ("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices", _TUPLE),
-        ("adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices", _TUPLE),
-        ("adaptive_max_pool3d_with_indices", _TUPLE),
+        ("adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices", _TUPLE),
         # several tensors: weights, indices, grids
-        (
-            "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc",
-            _STRICT._replace(reduces="adds"),
-        ),
-        (
-            "batch_norm group_norm instance_norm layer_norm embedding embedding_bag grid_sample",
-            _STRICT._replace(reduces="adds"),
-        ),
-        ("max_unpool1d max_unpool2d max_unpool3d scaled_dot_product_attention", _STRICT._replace(reduces="adds")),
+        ("linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc", _STRICT_ADDS),
+        ("batch_norm group_norm instance_norm layer_norm embedding embedding_bag grid_sample", _STRICT_ADDS),
+        ("max_unpool1d max_unpool2d max_unpool3d scaled_dot_product_attention", _STRICT_ADDS),
         ("bilinear rms_norm", Op("all", reduces="adds")),
-        ("multi_head_attention_forward", _STRICT._replace(result="tuple", reduces="adds")),
-        ("cosine_similarity pairwise_distance", _BINARY),
+        ("multi_head_attention_forward", _STRICT_TUPLE),
+        ("cosine_similarity", _STRICT),
+        ("pairwise_distance", _BINARY),
         # losses
         ("binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss gaussian_nll_loss", _LOSS),
-        ("hinge_embedding_loss kl_div l1_loss margin_ranking_loss mse_loss multilabel_soft_margin_loss", _LOSS),
-        ("poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss", _LOSS),
+        ("hinge_embedding_loss kl_div margin_ranking_loss multilabel_soft_margin_loss poisson_nll_loss", _LOSS),
+        ("soft_margin_loss triplet_margin_loss", _LOSS),
+        # they broadcast first, so that the kernel sees no zero-dimensional tensor
+        ("l1_loss mse_loss smooth_l1_loss", _STRICT_LOSS),
         ("triplet_margin_with_distance_loss", _LOSS),
-        (
-            "cross_entropy huber_loss linear_cross_entropy multi_margin_loss multilabel_margin_loss nll_loss",
-            _STRICT_LOSS,
-        ),
+        ("cross_entropy huber_loss linear_cross_entropy multi_margin_loss multilabel_margin_loss", _STRICT_LOSS),
+        ("nll_loss", _STRICT_LOSS),
         # targets and lengths may be on the host: cuDNN wants them there
         ("ctc_loss", Op("first", reduces="loss")),
     ),
@@ -429,15 +403,15 @@ _METHOD_ONLY: tuple[_Group, ...] = (
     # the same tensor otherwise seen, or copied with another type
     ("as_subclass bfloat16 bool byte cdouble cfloat chalf char contiguous double float half int long short", _UNARY),
     ("coalesce to_dense to_mkldnn", _UNARY),
-    ("expand repeat unfold values indices crow_indices col_indices ccol_indices row_indices", _ADDS),
-    ("to_padded_tensor to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc", _ADDS),
+    ("expand repeat unfold values indices crow_indices col_indices ccol_indices row_indices to_padded_tensor", _ADDS),
+    ("to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc", _ADDS),
     ("to_sparse to_sparse_coo", _UNARY),
     ("view sum_to_size", _VIEW),
     # a second tensor gives its shape only
     ("expand_as reshape_as resize resize_as view_as", _VIEW),
     # in place, from numbers only
-    ("bernoulli_ cauchy_ exponential_ fill_diagonal_ geometric_ log_normal_ normal_ random_ uniform_ zero_", _IN_PLACE),
-    ("requires_grad_ detach_ share_memory_ renorm_ t_ transpose_ swapaxes_ swapdims_", _IN_PLACE),
+    ("bernoulli_ cauchy_ exponential_ fill_diagonal_ geometric_ log_normal_ normal_ random_ uniform_", _IN_PLACE),
+    ("zero_ requires_grad_ detach_ share_memory_ renorm_ t_ transpose_ swapaxes_ swapdims_", _IN_PLACE),
     ("as_strided_ resize_ resize_as_ squeeze_", _IN_PLACE._replace(reduces="maybe")),
     ("unsqueeze_", _IN_PLACE._replace(reduces="adds")),
     ("tril_ triu_ cumsum_ cumprod_ polygamma_", _IN_PLACE),
@@ -448,11 +422,8 @@ _METHOD_ONLY: tuple[_Group, ...] = (
     # in place, with operands
     ("index_fill_ masked_fill_", Op("all", result="self")),
     ("index_put_", Op("index", result="self")),
-    (
-        "index_add_ index_copy_ index_reduce_ scatter_ scatter_add_ scatter_reduce_ put_",
-        _STRICT._replace(result="self"),
-    ),
-    ("masked_scatter_ addbmm_ addmm_ addmv_ addr_ baddbmm_", _STRICT._replace(result="self")),
+    ("index_add_ index_copy_ index_reduce_ scatter_ scatter_add_ scatter_reduce_ put_", _STRICT_IN_PLACE),
+    ("masked_scatter_ addbmm_ addmm_ addmv_ addr_ baddbmm_", _STRICT_IN_PLACE),
     ("__getitem__", Op("index", reduces="maybe")),
     # answers on the host
     ("data_ptr dense_dim dim dim_order element_size is_coalesced is_contiguous is_pinned is_set_to is_shared", _HOST),
@@ -469,7 +440,7 @@ METHODS: dict[str, Op] = {
     **_ops("", *_SHARED),
     **{f"{name}_": _IN_PLACE for name in _UNARY_WITH_TWIN.split()},
     **{f"{name}_": Op("all", result="self") for name in _BINARY_WITH_TWIN.split()},
-    **{f"{name}_": _STRICT._replace(result="self") for name in _STRICT_BINARY_WITH_TWIN.split()},
+    **{f"{name}_": _STRICT_IN_PLACE for name in _STRICT_BINARY_WITH_TWIN.split()},
     **_ops("", *_METHOD_ONLY),
 }
 
@@ -491,8 +462,8 @@ ATTRIBUTES: dict[str, str] = {
 #: Reading a value on purpose. ``to("cpu")`` is a move and is judged there.
 EXPLICIT_WAITS: frozenset[str] = frozenset(_names("item tolist cpu numpy"))
 
-#: Waits that the code does not spell out. ``cov``, ``corrcoef`` and ``istft`` check a value they computed. ``repeat_interleave`` waits only with a tensor of repeats and no
-#: ``output_size``; ``multinomial`` only without replacement.
+#: Waits that the code does not spell out. ``repeat_interleave`` waits only with a tensor of repeats and no
+#: ``output_size``; ``multinomial`` only without replacement; ``cov``, ``corrcoef`` and ``istft`` check their result.
 IMPLICIT_WAITS: frozenset[str] = frozenset(
     _names(
         "__bool__ __int__ __float__ __index__ __complex__ __repr__ __format__ __contains__ __array__ "
@@ -646,10 +617,11 @@ EAGER_STATE: frozenset[str] = frozenset({"torch.optim.Adagrad"})
 DISTRIBUTIONS: frozenset[str] = frozenset(
     _names(
         "Bernoulli Beta Binomial Categorical Cauchy Chi2 ContinuousBernoulli Dirichlet Exponential FisherSnedecor "
-        "Gamma GeneralizedPareto Geometric Gumbel HalfCauchy HalfNormal Independent InverseGamma Kumaraswamy LKJCholesky "
-        "Laplace LogNormal LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial MultivariateNormal "
-        "NegativeBinomial Normal OneHotCategorical OneHotCategoricalStraightThrough Pareto Poisson RelaxedBernoulli "
-        "RelaxedOneHotCategorical StudentT TransformedDistribution Uniform VonMises Weibull Wishart",
+        "Gamma GeneralizedPareto Geometric Gumbel HalfCauchy HalfNormal Independent InverseGamma Kumaraswamy "
+        "LKJCholesky Laplace LogNormal LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial "
+        "MultivariateNormal NegativeBinomial Normal OneHotCategorical OneHotCategoricalStraightThrough Pareto "
+        "Poisson RelaxedBernoulli RelaxedOneHotCategorical StudentT TransformedDistribution Uniform VonMises "
+        "Weibull Wishart",
         "torch.distributions.",
     )
 )

@@ -1,0 +1,113 @@
+"""Saying in a message where something is, and finding an expression that names a device."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import Flow, Value
+from devlint.flow.hypothesis import names_device
+from devlint.flow.place import Place
+from devlint.rule import Rule
+
+
+def where(place: Place) -> str:
+    """The place in words: ``the host``, ``the module's device``, "`x`'s device"."""
+    if place.is_host:
+        return "the host"
+    if place.kind == "fixed":
+        return f"`{place.name}`"
+    if place.name == "self":
+        return "the module's device"
+    if not place.name:
+        return "the device"
+    return f"`{place.name}`" if names_device(last_word(place.name)) else f"`{place.name}`'s device"
+
+
+def last_word(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def origin_note(rule: Rule, what: str, value: Value) -> list:
+    """A note at the line where a value got to its place, where that is known."""
+    if value.origin is None:
+        return []
+    if isinstance(value.origin, cst.Param):
+        return [rule.note(value.origin, f"{what} is on {where(value.place)}: it is handed in here")]
+    return [rule.note(value.origin, f"{what} is on {where(value.place)} since here")]
+
+
+def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, there: Value) -> str | None:
+    """Code that names the device of ``there`` and can be evaluated at the node ``at``; ``None`` if none is sure to be."""
+    function = flow.function(at)
+    if isinstance(there_node, cst.Name) and there.holds_tensors and _bound_before(flow, there_node.value, at):
+        return f"{there_node.value}.device"
+    place = there.place
+    if place.kind == "fixed":
+        return f'"{place.name}"'
+    if place.kind == "device" and names_device(last_word(place.name)):
+        head = place.name.partition(".")[0]
+        if head == "self" or _bound_before(flow, head, at):
+            return place.name
+    if function is not None:
+        for param in function.params:
+            if isinstance(param.default, cst.Name) and param.default.value == "None":
+                continue
+            value = flow.value(param)
+            if value.is_tensor and value.place.is_there:
+                return f"{param.name.value}.device"
+    return None
+
+
+def _bound_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:
+    """Whether a plain name is surely bound when ``at`` is evaluated: a parameter, or assigned in an enclosing block before."""
+    function = flow.function(at)
+    parents = flow.source.parents
+    if function is not None:
+        if name in function.param_names:
+            return True
+        if name not in function.assigned:
+            return name in flow.module_names
+    child: cst.CSTNode = at
+    current = parents.get(at)
+    while current is not None and not isinstance(current, cst.FunctionDef | cst.ClassDef):
+        if isinstance(current, cst.IndentedBlock | cst.Module):
+            for statement in current.body:
+                if statement is child:
+                    break
+                if name in _binds(statement):
+                    return True
+        if isinstance(current, cst.For) and child is current.body:
+            targets: set[str] = set()
+            _target_names(current.target, targets)
+            if name in targets:
+                return True
+        child, current = current, parents.get(current)
+    return False
+
+
+def _binds(statement: cst.CSTNode) -> set[str]:
+    names: set[str] = set()
+    if isinstance(statement, cst.SimpleStatementLine):
+        for small in statement.body:
+            if isinstance(small, cst.Assign):
+                for target in small.targets:
+                    _target_names(target.target, names)
+            elif isinstance(small, cst.AnnAssign) and small.value is not None:
+                _target_names(small.target, names)
+    elif isinstance(statement, cst.If) and isinstance(statement.orelse, cst.Else):
+        # `if ...: device = a / else: device = b`
+        both = [_block_binds(statement.body), _block_binds(statement.orelse.body)]
+        names = both[0] & both[1]
+    return names
+
+
+def _block_binds(body: cst.BaseSuite) -> set[str]:
+    return set().union(*(_binds(s) for s in body.body)) if isinstance(body, cst.IndentedBlock) else set()
+
+
+def _target_names(target: cst.CSTNode, into: set[str]) -> None:
+    if isinstance(target, cst.Name):
+        into.add(target.value)
+    elif isinstance(target, cst.Tuple | cst.List):
+        for item in target.elements:
+            _target_names(item.value, into)

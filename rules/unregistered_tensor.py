@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.facts import Meeting
+from devlint.flow.scope import Class
+from devlint.rule import Rule
+from devlint.rules._places import where
+
+
+class UnregisteredTensor(Rule):
+    """A tensor kept as a plain attribute of a module does not move with it.
+
+    ## What it does
+    Reports `self.x = <tensor>` in an `nn.Module` where a method later mixes `self.x` with tensors that are
+    on the module's device.
+
+    ## Why is this bad
+    `module.to(device)` moves parameters and buffers only. A tensor in a plain attribute stays on the host, and
+    the first operation that mixes it with a moved tensor raises. It is missing from `state_dict()`, too.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Normalize(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean = torch.tensor([0.5, 0.5, 0.5])
+
+        def forward(self, x: torch.Tensor):
+            return x - self.mean[:, None, None]
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Normalize(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.tensor([0.5, 0.5, 0.5]), persistent=False)
+
+        def forward(self, x: torch.Tensor):
+            return x - self.mean[:, None, None]
+    ```
+
+    ## Fix safety
+    The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe.
+    It is unsafe where the attribute has another value before (`self.x = None`), which is removed, since
+    `register_buffer` refuses a name that exists.
+
+    ## Limits
+    Silent where the tensor is moved at every use, registered later, or moved by the module's own `_apply`;
+    and where nothing is seen to mix it with a moved tensor.
+
+    ## References
+    - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        reported: set[tuple[Class, str]] = set()
+        for meeting in self.flow.facts.meetings.values():
+            attr = meeting.host.attr
+            if attr is None or attr in reported or not attr[0].is_module:
+                continue
+            cls, name = attr
+            if cls.find_method("_apply") is not None:
+                continue  # def _apply(self, fn): ... self.x = fn(self.x)
+            reported.add(attr)
+            for statement, value in self.flow.stores(cls, name):
+                if value.is_tensor and value.place.is_host:
+                    self._report(statement, cls, name, meeting)
+
+    def _report(self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting) -> None:
+        self.report(
+            statement,
+            f"`self.{name}` is a plain attribute: it stays on the host when `{cls.name}` is moved",
+            notes=[
+                self.note(
+                    meeting.node,
+                    f"here it meets `{' '.join(self.code(meeting.there_node).split())[:40]}`, which is on "
+                    f"{where(meeting.there.place)}",
+                )
+            ],
+            fix=self._fix(statement, cls, name),
+        )
+
+    def _fix(self, statement: cst.CSTNode, cls: Class, name: str) -> Fix | None:
+        if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0].target
+        elif isinstance(statement, cst.AnnAssign):
+            target = statement.target
+        else:
+            return None
+        if not isinstance(target, cst.Attribute) or statement.value is None:
+            return None
+        others = [s for s, _ in self.flow.stores(cls, name) if s is not statement]
+        if name in cls.attrs_of_class or any(not isinstance(s, cst.Assign) for s in others):
+            return None
+        deletions = []
+        for other in others:
+            # self.x = None before it is made: register_buffer refuses a name that exists
+            line = self.parent(other)
+            if not (
+                isinstance(other, cst.Assign)
+                and isinstance(other.value, cst.Name)
+                and other.value.value == "None"
+                and isinstance(line, cst.SimpleStatementLine)
+                and len(line.body) == 1
+                and not line.leading_lines
+                and self.enclosing(other, cst.FunctionDef) is self.enclosing(statement, cst.FunctionDef)
+            ):
+                return None
+            deletions.append(self.delete_line(line))
+        if not self._after_super(statement):
+            return None
+        start, _ = self.source.offsets(target)
+        value_start, value_end = self.source.offsets(statement.value, outer=True)
+        if isinstance(statement.value, cst.Tuple) and not statement.value.lpar:
+            return None
+        owner = self.code(target.value)
+        return self.fix(
+            f"register `{name}` as a buffer",
+            self.replace_between(start, value_start, f'{owner}.register_buffer("{name}", '),
+            self.replace_between(value_end, value_end, ", persistent=False)"),
+            *deletions,
+            safe=not deletions,
+        )
+
+    def _after_super(self, statement: cst.CSTNode) -> bool:
+        """Buffers can be registered once `nn.Module.__init__` has run."""
+        function = self.flow.function(statement)
+        if function is None or function.name != "__init__":
+            return True
+        at, _ = self.source.offsets(statement)
+        for call in self.source.nodes.get(cst.Call, ()):
+            if self.enclosing(call, cst.FunctionDef) is function.node and self.code(call.func).endswith("__init__"):
+                return self.source.offsets(call)[0] < at
+        return False
