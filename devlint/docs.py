@@ -392,11 +392,12 @@ _BUILT_IN = {
     ),
     "unused-ignore": (
         "suspicious",
-        "always",
+        "sometimes",
         """A `# devlint: ignore[...]` comment silences nothing.
 
         ## What it does
-        Reports ignore comments, or single names in them, that no longer match a finding, and names that are no rule.
+        Reports ignore comments, or single names in them, that match no finding, names that are no rule, and comments
+        that begin with `devlint:` and cannot be understood.
 
         ## Why is this bad
         Such a comment says that there is a known fault where there is none, and it would hide the next one.
@@ -416,7 +417,7 @@ _BUILT_IN = {
         ```
 
         ## Fix safety
-        Safe: only the comment, or the name in it, is removed.
+        Safe: only the comment, or the name in it, is removed. What cannot be understood is left to you.
 
         ## Limits
         A comment for a rule that is not selected is left alone, for it may be needed when the rule runs.

@@ -310,7 +310,7 @@ def test_the_table_lists_rules_by_group_in_text(rules_in):
           syntax-error         The file is not Python that devlint can read.
 
         suspicious: probably a fault; a person should look (warning, on)
-          unused-ignore   [*]  A `# devlint: ignore[...]` comment silences nothing.
+          unused-ignore   [~]  A `# devlint: ignore[...]` comment silences nothing.
 
         nursery: being tried out (warning, off)
           odd-thing       [~]  A tensor is moved and the moved copy is thrown away.

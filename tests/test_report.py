@@ -286,6 +286,7 @@ def lines_and_stretches(draw) -> tuple[str, int, int]:
 def test_a_frame_underlines_exactly_the_span(case):
     line, start, end = case
     (row,) = frame([line], Span(1, start + 1, 1, end + 1), 1000)
+    assert row.mark is not None
     assert row.code.isprintable() and spelled(row.code) == spelled(line)
     if spelled(line[start:end]):
         assert underlined(row.code, row.mark) == spelled(line[start:end])
@@ -328,13 +329,17 @@ def test_every_format_renders_any_text_and_any_place(source, span, place, column
 
 
 def test_two_thousand_findings_in_one_file_cost_one_read_of_it():
-    reads = []
+    reads: list[str] = []
+
+    def source(path: str) -> str:
+        reads.append(path)
+        return "x = 1\n" * 2000
+
     findings = [("a.py", Finding("r", "memory", "warning", "m", Span(n, 1, n, 2))) for n in range(1, 2001)]
-    source = "x = 1\n" * 2000
     report.render(
         "text",
         findings,
-        sources=lambda path: reads.append(path) or source,
+        sources=source,
         color=False,
         width=80,
         files_checked=1,

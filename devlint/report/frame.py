@@ -48,29 +48,21 @@ def frame(lines: Sequence[str], span: Span, room: int, *, context: int = CONTEXT
     below = list(range(last + 1, min(len(lines), last + context) + 1))
     while below and not lines[below[-1] - 1].strip():
         del below[-1]
-    for row in above:
-        yield Row(row, clip(lines[row - 1], 0, 0, room)[0])
-    shown = range(span.row, last + 1)
-    for row in shown:
-        if len(shown) > MOST_LINES and MOST_LINES - 3 <= row - span.row < len(shown) - 2:
-            if row - span.row == MOST_LINES - 3:
-                yield Row(None, CUT)
-            continue
-        line = lines[row - 1]
-        indent = len(line) - len(line.lstrip())
-        start = span.column - 1 if row == span.row else indent
-        end = span.end_column - 1 if row == span.end_row else len(line)
-        if row > span.row and start >= min(end, len(line)):
-            yield Row(row, clip(line, 0, 0, room)[0])  # a blank line within the span
-            continue
-        yield Row(row, *_marked(line, start, end, room))
-    for row in below:
-        yield Row(row, clip(lines[row - 1], 0, 0, room)[0])
+    inside: list[int | None] = [*range(span.row, last + 1)]
+    if len(inside) > MOST_LINES:
+        inside = [*inside[: MOST_LINES - 3], None, *inside[-2:]]
+    for row in [*above, *inside, *below]:
+        yield Row(None, CUT) if row is None else _row(lines[row - 1], row, span, room)
 
 
-def _marked(line: str, start: int, end: int, room: int) -> tuple[str, tuple[int, int]]:
+def _row(line: str, row: int, span: Span, room: int) -> Row:
+    """A line as shown; what the span covers of it is underlined, but for the indentation of its further lines."""
+    start = span.column - 1 if row == span.row else len(line) - len(line.lstrip())
+    end = span.end_column - 1 if row == span.end_row else len(line)
+    if not span.row <= row <= span.end_row or (row > span.row and start >= end):
+        return Row(row, clip(line, 0, 0, room)[0])
     code, first, after = clip(line, start, end, room)
-    return code, (first, max(1, after - first))
+    return Row(row, code, (first, max(1, after - first)))
 
 
 def clip(line: str, start: int, end: int, room: int) -> tuple[str, int, int]:
