@@ -647,6 +647,9 @@ def test_when_each_operation_gives_a_zero_dimensional_tensor():
                 "never": all(rank > 0 for rank in ranks),
                 "maybe": True,
             }[op.reduces]
+            if op.reduces == "always":
+                with pytest.raises(TypeError):
+                    function(*copied(arguments), dim=0)
             shrunk = tree_map(lambda leaf: leaf.flatten()[0] if isinstance(leaf, torch.Tensor) else leaf, arguments)
             try:
                 ranks = [t.dim() for t in tensors(call(name, function, shrunk))]
