@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from devlint.finding import DEFAULT_GROUPS, GROUPS
+from devlint.gitignore import IgnoreRules
 
 ALL = "ALL"
 
@@ -80,7 +81,7 @@ class Settings:
     ignore: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
     command_line: Selection = Selection()
-    exclude: tuple[Patterns, ...] = (Patterns("", DEFAULT_EXCLUDE),)
+    exclude: tuple[Patterns, ...] = (Patterns(".", DEFAULT_EXCLUDE),)
     extend_exclude: tuple[Patterns, ...] = ()
     per_file_ignores: tuple[tuple[Patterns, tuple[str, ...]], ...] = ()
     fail_on: str = "warning"
@@ -105,7 +106,7 @@ class Settings:
             return ()
         names: list[str] = []
         for patterns, ignored in self.per_file_ignores:
-            if matches(patterns, path):
+            if matches(patterns, path, self.root):
                 names += ignored
         return tuple(dict.fromkeys(names))
 
@@ -117,17 +118,19 @@ class Settings:
         return Selection(self.select, self.ignore, self.extend_select), self.command_line
 
 
-@lru_cache(maxsize=64)
-def _spec(globs: tuple[str, ...]) -> Any:
-    from pathspec import GitIgnoreSpec
-
-    return GitIgnoreSpec.from_lines(globs)
+@lru_cache(maxsize=256)
+def rules_of(globs: tuple[str, ...]) -> IgnoreRules:
+    return IgnoreRules(globs)
 
 
-def matches(patterns: Patterns, path: str) -> bool:
-    """Whether the patterns cover ``path`` or a folder above it, up to the base."""
-    relative = relative_to(os.path.abspath(path), os.path.abspath(patterns.base))
-    return relative is not None and bool(_spec(patterns.globs).match_file(relative))
+def matches(patterns: Patterns, path: str, root: str | None = None) -> bool:
+    """Whether the patterns cover ``path`` or a folder above it, up to their base or else ``root``."""
+    path = os.path.abspath(path)
+    for base in (patterns.base, root):
+        relative = relative_to(path, os.path.abspath(base)) if base is not None else None
+        if relative is not None:
+            return rules_of(patterns.globs).covers(relative)
+    return rules_of(patterns.globs).covers(os.path.basename(path))
 
 
 def relative_to(path: str, base: str) -> str | None:
@@ -266,7 +269,7 @@ def _pattern(table: _Table, key: str, globs: tuple[str, ...]) -> Patterns:
         if glob.startswith("!"):
             raise table.error(key, f"`{key}`: `{glob}` negates, which is not supported here", glob)
         try:
-            _spec((glob,))
+            rules_of((glob,))
         except ValueError as error:
             raise table.error(key, f"`{key}`: `{glob}` is not a pattern: {error}", glob) from error
     return Patterns(table.base, globs)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from devlint.config import ConfigError, Configurations, Settings, relative_to
+from devlint.config import ConfigError, Configurations, Settings, matches, relative_to, rules_of
+from devlint.gitignore import IgnoreRules
 
 CONFIG_FILES = frozenset({"pyproject.toml", "devlint.toml"})
 
@@ -95,78 +95,36 @@ def _single(
 
 def excluded(path: str, settings: Settings) -> bool:
     """Whether ``exclude`` or ``extend-exclude`` covers ``path`` (absolute) or a folder above it, up to the root."""
-    inside = relative_to(path, os.path.abspath(settings.root))
-    if inside is None:
-        inside = os.path.basename(path)
-    plain = _exclusion(settings).names
-    if any(part in plain for part in inside.split("/")):
-        return True
-    return any(scope.ignores(path, is_folder=False) for scope in _exclusion(settings).scopes)
+    return any(matches(patterns, path, settings.root) for patterns in (*settings.exclude, *settings.extend_exclude))
 
 
 class _Scope:
-    """Patterns seen from the folder they belong to."""
+    """Patterns, and the folder they are relative to."""
 
-    def __init__(self, base: str, spec: Any) -> None:
-        self.base, self.spec = base, spec
+    def __init__(self, base: str, rules: IgnoreRules) -> None:
+        self.base, self.rules = base, rules
 
-    def ignores(self, path: str, *, is_folder: bool) -> bool | None:
-        """True or false where a pattern speaks of ``path`` (absolute), else ``None``."""
+    def verdict(self, path: str, name: str, is_folder: bool) -> bool | None:
         relative = relative_to(path, self.base)
-        if relative is None:
-            return None
-        return self.spec.check_file(relative + "/" if is_folder else relative).include
-
-    def beyond(self, folder: str) -> _Scope:
-        """Without the patterns that leave out ``folder`` itself: it was asked for by name."""
-        relative = relative_to(folder, self.base)
-        if relative is None or not self.ignores(folder, is_folder=True):
-            return self
-        kept = [p for p in self.spec.patterns if not (p.include and p.match_file(relative + "/"))]
-        return _Scope(self.base, type(self.spec)(kept))
-
-
-def _scope(base: str, lines: Iterable[str]) -> _Scope | None:
-    from pathspec import GitIgnoreSpec
-
-    lines = [line for line in lines if line.strip() and not line.startswith("#")]
-    return _Scope(base, GitIgnoreSpec.from_lines(lines)) if lines else None
+        # what lies outside of the base goes by its name
+        return self.rules.verdict(name if relative is None else relative, is_folder=is_folder)
 
 
 def _ignore_file(path: str, base: str) -> _Scope | None:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return _scope(base, file.read().splitlines())
+            lines = file.read().splitlines()
     except OSError:
         return None  # as git: an ignore file that cannot be read ignores nothing
-
-
-@dataclass(frozen=True)
-class _Exclusion:
-    """Plain folder names, which are most patterns and cost nothing, and the rest."""
-
-    names: frozenset[str]
-    scopes: tuple[_Scope, ...]
-
-    def beyond(self, folder: str) -> _Exclusion:
-        return replace(self, scopes=tuple(scope.beyond(folder) for scope in self.scopes))
+    return _Scope(base, IgnoreRules(lines))
 
 
 @lru_cache(maxsize=256)
-def _exclusion(settings: Settings) -> _Exclusion:
-    names: set[str] = set()
-    scopes = []
-    for patterns in (*settings.exclude, *settings.extend_exclude):
-        names.update(glob for glob in patterns.globs if _is_plain(glob))
-        rest = [glob for glob in patterns.globs if not _is_plain(glob)]
-        scope = _scope(os.path.abspath(patterns.base), rest)
-        if scope is not None:
-            scopes.append(scope)
-    return _Exclusion(frozenset(names), tuple(scopes))
-
-
-def _is_plain(glob: str) -> bool:
-    return not any(character in glob for character in "*?[!/\\# ")
+def _exclusion(settings: Settings) -> tuple[_Scope, ...]:
+    return tuple(
+        _Scope(os.path.abspath(patterns.base), rules_of(patterns.globs))
+        for patterns in (*settings.exclude, *settings.extend_exclude)
+    )
 
 
 def _walk(
@@ -176,8 +134,8 @@ def _walk(
     settings = configurations.for_folder(start)
     if force_exclude and excluded(start, settings):
         return
-    ignores = tuple(s.beyond(start) for s in _above(start)) if settings.respect_gitignore else ()
-    exclusion = _exclusion(settings).beyond(start)
+    ignores = _above(start) if settings.respect_gitignore else ()
+    exclusion = _exclusion(settings)
     prefix = "" if top == "." else top if top.endswith(os.sep) else top + os.sep
     pending = [(prefix, start, settings, exclusion, ignores)]
     while pending:
@@ -195,7 +153,7 @@ def _walk(
             except ConfigError as error:
                 problem(str(error))
                 continue
-            exclusion = _exclusion(settings).beyond(start)
+            exclusion = _exclusion(settings)
         if settings.respect_gitignore and ".gitignore" in names:
             scope = _ignore_file(os.path.join(folder, ".gitignore"), folder)
             ignores = (scope, *ignores) if scope is not None else ignores
@@ -210,12 +168,10 @@ def _walk(
             except OSError as error:
                 problem(unreadable(printable(prefix + name), error))
                 continue
-            if name in exclusion.names:
-                continue
             path = os.path.join(folder, name)
-            if any(scope.ignores(path, is_folder=is_folder) for scope in exclusion.scopes):
+            if any(scope.verdict(path, name, is_folder) for scope in exclusion):
                 continue
-            if ignores and _ignored(path, is_folder, ignores):
+            if _ignored(path, name, is_folder, ignores):
                 continue
             if is_folder:
                 pending.append((prefix + name + os.sep, path, settings, exclusion, ignores))
@@ -223,9 +179,9 @@ def _walk(
                 yield File(prefix + name, printable(prefix + name), settings)
 
 
-def _ignored(path: str, is_folder: bool, ignores: tuple[_Scope, ...]) -> bool:
+def _ignored(path: str, name: str, is_folder: bool, ignores: tuple[_Scope, ...]) -> bool:
     for scope in ignores:  # the nearest file that speaks of it decides
-        verdict = scope.ignores(path, is_folder=is_folder)
+        verdict = scope.verdict(path, name, is_folder)
         if verdict is not None:
             return verdict
     return False

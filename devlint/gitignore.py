@@ -1,0 +1,95 @@
+"""Patterns as in a ``.gitignore``: which of them decides about one entry of a folder.
+
+git asks about each entry as it walks down: a pattern speaks of an entry, never of what lies below it. pathspec, which
+reads the patterns here, answers for whole paths instead, and so gets the common `*`, `!*/`, `!*.py` wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+_SPECIAL = "*?[\\"
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    negated: bool
+    folders_only: bool
+    matches: Callable[[str, str], bool]  # of the path from the patterns' folder, and its last part
+
+
+class IgnoreRules:
+    """The lines of one ignore file. Raises ``ValueError`` for a line that is no pattern."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._patterns: list[_Pattern] = []
+        # most patterns are plain names: one look finds those that speak of an entry
+        self._by_name: dict[str, list[int]] = {}
+        self._others: list[int] = []
+        for line in lines:
+            text = line.rstrip() if not line.rstrip().endswith("\\") else line
+            if not text or text.startswith("#"):
+                continue
+            negated, text = text.startswith("!"), text.removeprefix("!")
+            folders_only, text = text.endswith("/"), text.rstrip("/")
+            if not text:
+                continue
+            plain = "/" not in text and not any(character in text for character in _SPECIAL)
+            numbers = self._by_name.setdefault(text, []) if plain else self._others
+            numbers.append(len(self._patterns))
+            self._patterns.append(_Pattern(negated, folders_only, _name_is(text) if plain else _matcher(text)))
+
+    def verdict(self, path: str, *, is_folder: bool) -> bool | None:
+        """Whether the entry is left out, by the last pattern that speaks of it; ``None`` where none does.
+
+        ``path`` is seen from the folder of the patterns, with ``/``.
+        """
+        name = path.rpartition("/")[2]
+        decided = -1
+        for number in reversed(self._by_name.get(name, ())):
+            if is_folder or not self._patterns[number].folders_only:
+                decided = number
+                break
+        for number in reversed(self._others):
+            if number < decided:
+                break
+            pattern = self._patterns[number]
+            if (is_folder or not pattern.folders_only) and pattern.matches(path, name):
+                decided = number
+                break
+        return None if decided < 0 else not self._patterns[decided].negated
+
+    def covers(self, path: str) -> bool:
+        """Whether the file, or a folder it is in, is left out."""
+        parts = path.split("/")
+        above = any(self.verdict("/".join(parts[:end]), is_folder=True) for end in range(1, len(parts)))
+        return above or bool(self.verdict(path, is_folder=False))
+
+
+def _name_is(text: str) -> Callable[[str, str], bool]:
+    return lambda path, name: name == text
+
+
+def _matcher(text: str) -> Callable[[str, str], bool]:
+    whole = _glob(text)
+    parts = text.lstrip("/").split("/")
+    if "/" not in text or text == f"**/{parts[-1]}":
+        last = _glob(parts[-1])
+        return lambda path, name: last(name)
+    if "**" not in parts:
+        # pathspec also matches what lies below: only paths of the same depth are meant
+        depth = len(parts) - 1
+        return lambda path, name: path.count("/") == depth and whole(path)
+    if parts[-1] == "**":
+        return lambda path, name: whole(path)
+    last = _glob(parts[-1])
+    return lambda path, name: last(name) and whole(path)
+
+
+def _glob(text: str) -> Callable[[str], bool]:
+    from pathspec import GitIgnoreSpec
+
+    spec = GitIgnoreSpec.from_lines([text])
+    (pattern,) = spec.patterns
+    return lambda path: pattern.match_file(path) is not None

@@ -1,0 +1,222 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devlint import cache
+from devlint.cache import Cache, clear, generation, key
+from devlint.config import Selection, Settings
+from devlint.finding import Edit, Finding, Fix, Note, Span
+
+FINDING = Finding(
+    "discarded-move",
+    "correctness",
+    "error",
+    "`x` is moved",
+    Span(1, 2, 3, 4),
+    (Note("here", Span(1, 1, 1, 2)), Note("there", Span(5, 1, 5, 2), "other.py")),
+    Fix("assign", False, (Edit(Span(1, 2, 1, 2), "x = "),)),
+)
+
+spans = st.builds(Span, *[st.integers(1, 10**6)] * 4)
+findings = st.builds(
+    Finding,
+    *[st.text()] * 4,
+    spans,
+    st.lists(st.builds(Note, st.text(), spans, st.none() | st.text())).map(tuple),
+    st.none() | st.builds(Fix, st.text(), st.booleans(), st.lists(st.builds(Edit, spans, st.text())).map(tuple)),
+)
+
+
+def open_cache(folder: Path, notes: list[str] | None = None) -> Cache:
+    return Cache(str(folder / "c"), "g", (notes if notes is not None else []).append)
+
+
+def filled(folder: Path, **entries: list[Finding]) -> Path:
+    """A saved cache; the file it lies in."""
+    opened = open_cache(folder)
+    for name, found in entries.items():
+        opened.put(name, found)
+    opened.save()
+    return folder / "c" / "g.json"
+
+
+def aged(path: Path, seconds: float = 100) -> os.stat_result:
+    path.touch()
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))
+    return path.stat()
+
+
+def test_what_was_put_is_got_again_by_another_process(tmp_path: Path) -> None:
+    filled(tmp_path, k=[FINDING], empty=[])
+    again = open_cache(tmp_path)
+    assert again.get("k") == [FINDING]
+    assert again.get("empty") == []
+    assert again.get("other") is None
+
+
+@given(st.lists(findings, max_size=4))
+def test_any_finding_survives_json(found: list[Finding]) -> None:
+    data = json.loads(json.dumps([finding.to_data() for finding in found]))
+    assert [Finding.from_data(each) for each in data] == found
+
+
+def test_a_finding_that_rests_on_another_file_is_kept_only_while_that_says_the_same(tmp_path: Path) -> None:
+    opened = open_cache(tmp_path)
+    opened.put("k", [FINDING], used=("digest-a", "digest-b"))
+    assert opened.get("k") is None
+    assert opened.get("k", {"digest-a"}) is None
+    assert opened.get("k", {"digest-a", "digest-b", "digest-c"}) == [FINDING]
+
+
+def test_the_key_changes_with_content_name_and_what_is_ignored_there() -> None:
+    keys = {key(b"a", "a.py", ()), key(b"b", "a.py", ()), key(b"a", "b.py", ()), key(b"a", "a.py", ("ALL",))}
+    assert len(keys) == 4
+    assert key(b"a", "a.py", ()) in keys
+    assert key(b"a", "\udcff.py", ())
+
+
+def test_the_generation_changes_with_selection_version_and_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = generation(Settings())
+    assert generation(Settings(jobs=3, unsafe_fixes=True, exclude=())) == first
+    assert generation(Settings(select=("ALL",))) != first
+    assert generation(Settings(command_line=Selection(ignore=("nursery",)))) != first
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "__version__", "999")
+        assert generation(Settings()) != first
+    files = cache._own_files()
+    assert any(name == "devlint.rules/__init__.py" for name, _, _ in files)
+    assert any(name == "devlint/engine.py" for name, _, _ in files)
+    monkeypatch.setattr(cache, "_own_files", lambda: files[1:])
+    assert generation(Settings()) != first
+
+
+def test_an_unchanged_file_is_known_without_reading_it(tmp_path: Path) -> None:
+    source = tmp_path / "a.py"
+    stat = aged(source)
+    opened = open_cache(tmp_path)
+    opened.seen("a.py", stat, "k")
+    opened.save()
+    assert open_cache(tmp_path).key_of("a.py", source.stat()) == "k"
+    assert open_cache(tmp_path).key_of("b.py", source.stat()) is None
+
+
+def test_a_changed_file_is_not_mistaken_even_with_its_old_time_and_size(tmp_path: Path) -> None:
+    source = tmp_path / "a.py"
+    source.write_text("one")
+    stat = aged(source)
+    opened = open_cache(tmp_path)
+    opened.seen("a.py", stat, "k")
+    opened.save()
+    source.write_text("two")
+    os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert open_cache(tmp_path).key_of("a.py", source.stat()) is None
+
+
+def test_a_file_written_just_now_is_read_again_next_time(tmp_path: Path) -> None:
+    source = tmp_path / "a.py"
+    source.touch()
+    opened = open_cache(tmp_path)
+    opened.seen("a.py", source.stat(), "k")
+    opened.save()
+    assert open_cache(tmp_path).key_of("a.py", source.stat()) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: b"",
+        lambda raw: raw[:-1],
+        lambda raw: raw + b" ",
+        lambda raw: raw.replace(b"moved", b"mived"),
+        lambda raw: b"\xff" * 100,
+        lambda raw: raw.replace(b"devlint g", b"devlint h", 1),
+        lambda raw: b"[]\n[]",
+    ],
+)
+def test_a_damaged_cache_is_a_miss_and_is_written_anew(tmp_path: Path, damage) -> None:
+    path = filled(tmp_path, k=[FINDING])
+    path.write_bytes(damage(path.read_bytes()))
+    notes: list[str] = []
+    opened = open_cache(tmp_path, notes)
+    assert opened.get("k") is None
+    assert "damaged" in notes[0]
+    filled(tmp_path, other=[FINDING])
+    assert open_cache(tmp_path).get("other") == [FINDING]
+
+
+def test_what_another_process_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
+    mine = open_cache(tmp_path)
+    filled(tmp_path, theirs=[FINDING])
+    mine.put("mine", [])
+    mine.save()
+    both = open_cache(tmp_path)
+    assert (both.get("theirs"), both.get("mine")) == ([FINDING], [])
+
+
+def test_a_run_that_learned_nothing_writes_nothing(tmp_path: Path) -> None:
+    open_cache(tmp_path).save()
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("a file is in the way")
+    notes: list[str] = []
+    opened = open_cache(tmp_path, notes)
+    opened.put("k", [])
+    opened.save()
+    assert any("cannot be written" in note for note in notes)
+    assert (tmp_path / "c").read_text() == "a file is in the way"
+
+
+def test_nothing_half_written_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = filled(tmp_path, k=[FINDING])
+    before = path.read_bytes()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        filled(tmp_path, other=[])
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in path.parent.iterdir()) == [".gitignore", "CACHEDIR.TAG", "g.json"]
+
+
+def test_size_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_KEPT_FILES", 2)
+    filled(tmp_path, a=[], b=[])
+    filled(tmp_path, c=[])
+    again = open_cache(tmp_path)
+    assert [again.get(name) is not None for name in "abc"] == [False, True, True]
+
+
+def test_old_generations_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_KEPT_GENERATIONS", 1)
+    aged(filled(tmp_path, k=[]))
+    newer = Cache(str(tmp_path / "c"), "newer", lambda note: None)
+    newer.put("k", [])
+    newer.save()
+    assert [p.name for p in (tmp_path / "c").glob("*.json")] == ["newer.json"]
+
+
+def test_the_folder_is_ignored_by_git_and_tagged_as_a_cache(tmp_path: Path) -> None:
+    filled(tmp_path, k=[])
+    assert (tmp_path / "c" / ".gitignore").read_text() == "*\n"
+    assert (tmp_path / "c" / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
+
+
+def test_clear_removes_a_cache_and_nothing_else(tmp_path: Path) -> None:
+    filled(tmp_path, k=[])
+    (tmp_path / "c" / "mine.txt").touch()
+    assert clear(str(tmp_path / "c"))
+    assert [p.name for p in (tmp_path / "c").iterdir()] == ["mine.txt"]
+    assert not clear(str(tmp_path / "c"))
+    assert not clear(str(tmp_path / "none"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "CACHEDIR.TAG").write_text("another program's")
+    assert not clear(str(tmp_path / "other"))
