@@ -73,9 +73,7 @@ class Rule:
         """Report a fault at ``node``. The message is lower case, has no full stop, and puts code in backticks."""
         if fix is not None and not self.source.writable:
             fix = None
-        finding = Finding(
-            self.name, self.group, GROUPS[self.group], message, self.source.span(node), tuple(notes), fix
-        )
+        finding = Finding(self.name, self.group, GROUPS[self.group], message, self.source.span(node), tuple(notes), fix)
         if finding not in self.findings:
             self.findings.append(finding)
 
@@ -113,44 +111,101 @@ class Rule:
         _, end = self.source.offsets(node, outer=_is_expression(node))
         return Edit(self.source.span_at(end, end), code)
 
-    def add_argument(self, call: cst.Call, code: str) -> Edit | None:
-        """Add a keyword argument (``"device=x.device"``) as the last one; ``None`` where that would not parse."""
+    def insert_statement(self, node: cst.CSTNode, *lines: str) -> Edit | None:
+        """Insert lines above the statement that holds ``node``, at its indentation and with the file's line end.
+
+        A line that belongs into a block starts with four blanks a level; they become what the file indents with. Code
+        taken from the file may span lines and goes in as it is.
+        ``None`` where no line of its own stands there: after a semicolon, behind ``if x:`` on the same line, in a
+        decorator or a default, in the test of an ``elif``.
+        """
         import libcst as cst
 
+        source = self.source
+        statement: cst.CSTNode = node
+        below: cst.CSTNode | None = None
+        while not isinstance(statement, (cst.BaseCompoundStatement, cst.SimpleStatementLine)):
+            parent = source.parents.get(statement)
+            if parent is None or isinstance(parent, (cst.SimpleStatementSuite, cst.FunctionDef, cst.ClassDef)):
+                return None
+            below, statement = statement, parent
+        if not isinstance(source.parents.get(statement), (cst.IndentedBlock, cst.Module)):
+            return None
+        if isinstance(statement, cst.SimpleStatementLine) and below not in (None, statement.body[0]):
+            return None
+        decorators = getattr(statement, "decorators", ())
+        start, _ = source.offsets(decorators[0] if decorators else statement)
+        indent = source.text[source.lines[source.place(start)[0] - 1] : start]
+        newline, step = source.newline(start), source.module.default_indent
+        code = "".join(f"{_with_indent(line, step)}{newline}{indent}" for line in lines)
+        return self.replace_between(start, start, code)
+
+    def add_argument(self, call: cst.Call, code: str) -> Edit | None:
+        """Add a keyword argument (``"device=x.device"``) as the last one.
+
+        ``None`` where it would not parse: the keyword is there already, or the one argument is a bare generator.
+        """
+        import libcst as cst
+
+        source = self.source
+        keyword = code.partition("=")[0].strip()
+        if any(arg.keyword is not None and arg.keyword.value == keyword for arg in call.args):
+            return None
+        close = source.offsets(call)[1] - 1
         if not call.args:
-            inside = self.source.offsets(call)[1] - 1  # just before the closing parenthesis
-            return Edit(self.source.span_at(inside, inside), code)
+            return self.replace_between(close, close, code)
         last = call.args[-1]
         if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
             return None
-        _, end = self.source.offsets(last.value, outer=True)
-        if isinstance(last.comma, cst.Comma):
-            comma = self.source.text.index(",", end) + 1
-            return Edit(self.source.span_at(comma, comma), f" {code}" if not self._trails(call) else f" {code},")
-        return Edit(self.source.span_at(end, end), f", {code}")
-
-    def _trails(self, call: cst.Call) -> bool:
-        # a magic trailing comma on its own line stays one
-        _, end = self.source.offsets(call.args[-1].value, outer=True)
-        return "\n" in self.source.text[end : self.source.offsets(call)[1]]
+        _, end = source.offsets(last.value, outer=True)
+        if not isinstance(last.comma, cst.Comma):
+            return self.replace_between(end, end, f", {code}")
+        after, _ = source.offsets(last.comma.whitespace_after)
+        row, _ = source.place(after)
+        if row == source.place(close)[0]:
+            return self.replace_between(after, after, f" {code}")
+        # a trailing comma at the end of a line: the new argument gets a line of its own, and the comma
+        start, _ = source.offsets(last, outer=True)
+        line = source.text[source.lines[source.place(start)[0] - 1] : start]
+        if line.strip():
+            return self.replace_between(after, after, f" {code},")
+        line_end = source.lines[row] - len(source.newline(after))
+        return self.replace_between(line_end, line_end, f"{source.newline(after)}{line}{code},")
 
     def remove_argument(self, call: cst.Call, keyword: str) -> Edit | None:
-        """Remove the keyword argument; ``None`` where a comment would be lost with it."""
+        """Remove the keyword argument; ``None`` where it is not there, or a comment would be lost with it."""
+        import libcst as cst
+
+        source = self.source
         for position, arg in enumerate(call.args):
             if arg.keyword is None or arg.keyword.value != keyword:
                 continue
-            start, _ = self.source.offsets(arg.keyword)
-            _, end = self.source.offsets(arg.value, outer=True)
+            start, _ = source.offsets(arg.keyword)
+            _, end = source.offsets(arg.value, outer=True)
             if position + 1 < len(call.args):
-                following = call.args[position + 1]
-                end, _ = self.source.offsets(following, outer=True)
+                end, _ = source.offsets(call.args[position + 1], outer=True)
             elif position:
-                before = call.args[position - 1]
-                _, start = self.source.offsets(before.value, outer=True)
-            if "#" in self.source.text[start:end].replace(self.source.code(arg.value), ""):
-                return None
-            return Edit(self.source.span_at(start, end), "")
+                _, start = source.offsets(call.args[position - 1].value, outer=True)
+            elif isinstance(arg.comma, cst.Comma):
+                end, _ = source.offsets(arg.comma.whitespace_after)
+            if any(start <= offset < end for offset, _ in source.comments):
+                return self._remove_lines(arg)
+            return self.replace_between(start, end, "")
         return None
+
+    def _remove_lines(self, arg: cst.Arg) -> Edit | None:
+        """Remove an argument with its lines, where nothing else is on them."""
+        source = self.source
+        start, _ = source.offsets(arg, outer=True)
+        _, value_end = source.offsets(arg.value, outer=True)
+        first = source.lines[source.place(start)[0] - 1]
+        row, _ = source.place(value_end)
+        last = source.lines[row] if row < len(source.lines) else len(source.text)
+        if source.text[first:start].strip() or source.text[value_end:last].strip() not in ("", ","):
+            return None
+        if any(first <= offset < last for offset, _ in source.comments):
+            return None
+        return self.replace_between(first, last, "")
 
     # surroundings -------------------------------------------------------------------------------
 
@@ -173,6 +228,12 @@ def _is_expression(node: cst.CSTNode) -> bool:
     import libcst as cst
 
     return isinstance(node, cst.BaseExpression)
+
+
+def _with_indent(line: str, step: str) -> str:
+    """A line written with four blanks a level, in the file's own indentation."""
+    body = line.lstrip(" ")
+    return step * ((len(line) - len(body)) // 4) + body
 
 
 def rule_files() -> dict[str, str]:

@@ -7,6 +7,7 @@ computed for the whole file the first time one is asked for.
 
 from __future__ import annotations
 
+import ast
 import bisect
 import codecs
 import io
@@ -26,6 +27,8 @@ from devlint.finding import Span
 
 # LibCST generates code recursively, a few frames for each level of nesting: 350 terms of a sum are 350 levels.
 _RECURSION_LIMIT = 20_000
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 class SourceError(Exception):
@@ -125,10 +128,15 @@ class Source:
     def offset(self, row: int, column: int) -> int:
         return self.lines[row - 1] + column - 1
 
+    def newline(self, offset: int) -> str:
+        """The line end to use at an offset: that of its line, or where it has none the first of the file."""
+        found = _NEWLINE.search(self.text, offset) or _NEWLINE.search(self.text)
+        return found[0] if found else "\n"
+
 
 def line_starts(text: str) -> list[int]:
     """Offsets at which the lines of ``text`` start (``\\n``, ``\\r\\n`` and a lone ``\\r`` end one)."""
-    return [0, *(m.end() for m in re.finditer(r"\r\n|\r|\n", text))]
+    return [0, *(m.end() for m in _NEWLINE.finditer(text))]
 
 
 def decode(raw: bytes) -> tuple[bytes, str, str]:
@@ -185,7 +193,7 @@ def _syntax_error(text: str, error: cst.ParserSyntaxError) -> SourceError:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            compile(text, "<source>", "exec", dont_inherit=True)
+            ast.parse(text)
     except SyntaxError as better:
         return SourceError(better.msg, better.lineno or 1, max(better.offset or 1, 1))
     except (ValueError, RecursionError, MemoryError):
