@@ -64,7 +64,7 @@ def _digest(data: bytes) -> str:
 
 
 def key(raw: bytes, name: str, ignored: Iterable[str]) -> str:
-    """The key of a file's content: its name is in messages, and what is ignored there changes the findings."""
+    """The key of a file's content: its name and what is ignored under that name go into the findings too."""
     return _digest(repr((name, tuple(ignored))).encode("utf-8", "surrogateescape") + b"\0" + raw)
 
 

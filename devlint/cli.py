@@ -451,8 +451,13 @@ def _print(text: str, output_file: str | None, stdout: Any) -> None:
     if output_file is not None:
         from devlint import fix
 
+        raw = text.encode("utf-8", "backslashreplace")
         try:
-            fix.write(output_file, text.encode("utf-8", "backslashreplace"))
+            if os.path.exists(output_file) and not os.path.isfile(output_file):  # /dev/stdout, a pipe
+                with open(output_file, "wb") as file:
+                    file.write(raw)
+            else:
+                fix.write(output_file, raw)
         except OSError as error:
             raise Failure(f"{output_file}: cannot be written: {error.strerror or error}") from error
         return

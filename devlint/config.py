@@ -111,8 +111,8 @@ class Settings:
         return tuple(dict.fromkeys(names))
 
     def fingerprint(self) -> str:
-        """What of the settings decides which findings a file has, apart from :meth:`ignored_for`."""
-        return repr(self._selections())
+        """What of the settings decides which findings a file has."""
+        return repr((self._selections(), self.per_file_ignores))
 
     def _selections(self) -> tuple[Selection, ...]:
         return Selection(self.select, self.ignore, self.extend_select), self.command_line

@@ -90,6 +90,7 @@ class _Done:
     used: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     problem: str | None = None
+    cacheable: bool = False
 
 
 def run(files: list[File], plan: Plan, progress: Progress | None = None) -> Outcome:
@@ -221,19 +222,20 @@ def _process(done: _Done, plan: Plan) -> _Done:
 
     file, raw = done.file, done.before
     try:
-        if plan.action == "fix":
+        checked = engine.inspect(raw, file.name, file.settings)
+        done.findings, done.used, done.seconds = checked.findings, tuple(checked.used), checked.seconds
+        if not any(plan.applies(finding, file.settings) for finding in done.findings):
+            done.cacheable = not any(finding.rule == engine.INTERNAL_ERROR for finding in done.findings)
+        elif plan.action == "fix":
             from devlint import fix
 
             fixed = fix.fix(raw, file.name, file.settings, unsafe=plan.allows_unsafe(file.settings))
             done.after, done.findings = fixed.raw, list(fixed.remaining)
             done.applied, done.refused = tuple(fixed.applied), tuple(fixed.refused)
-        elif plan.action == "ignore":
+        else:
             from devlint import suppress
 
             done.after = suppress.add_ignores(raw, file.name, file.settings)
-        else:
-            checked = engine.inspect(raw, file.name, file.settings)
-            done.findings, done.used, done.seconds = checked.findings, tuple(checked.used), checked.seconds
     except Exception as error:
         # a fault of devlint's own in one file must not cost the others their results
         what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -260,9 +262,9 @@ def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Fi
         else:
             outcome.changes.append(Change(file, done.before, done.after))
             outcome.applied += [(file, finding) for finding in done.applied]
-    elif plan.action == "check":
+    elif done.cacheable:
         cache = caches.get(file.settings)
-        if cache is not None and done.stat is not None and not any(f.rule == "internal-error" for f in findings):
+        if cache is not None and done.stat is not None:
             cache.put(done.key, findings, done.used)
             cache.seen(file.name, done.stat, done.key)
     results[file.path] = findings

@@ -193,7 +193,7 @@ def test_bytes_that_are_not_text_are_an_error_with_a_line(project: Path) -> None
 
 def test_an_option_that_cannot_be_used_is_named_as_typed(project: Path) -> None:
     with pytest.raises(
-        ConfigError, match="^--select: no rule or group is called `poor_name`; did you mean `poor-name`"
+        ConfigError, match=r"^--select: no rule or group is called `poor_name`; did you mean `poor-name`"
     ):
         Configurations({"select": ["poor_name"]})
 
