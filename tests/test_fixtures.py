@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from collections import Counter
 
 import pytest
 
 from devlint import engine
 from devlint.finding import Finding
+from devlint.fix import fix
 from devlint.rule import discover
 from harness import FLOW, Fixture, check, compare, compare_reveals, fixtures, only, safety
 
@@ -77,16 +79,20 @@ def test_fixes_keep_windows_line_ends_and_a_byte_order_mark(fixture: Fixture) ->
 
 
 @each(OF_RULES)
-def test_an_ignore_comment_silences_its_rule_on_its_line_and_nothing_else(fixture: Fixture) -> None:
+def test_an_ignore_comment_silences_its_rule_in_its_statement_and_nothing_else(fixture: Fixture) -> None:
     rules = {*fixture.rules, engine.UNUSED_IGNORE}
     before = check(fixture, rules=rules)
     for row, rule in sorted({(finding.span.row, finding.rule) for finding in before if finding.rule in fixture.rules}):
         ignored = _append_comment(fixture, row, f"devlint: ignore[{rule}] for the test")
         if ignored is None:
             continue
-        expected = [_without_columns(f) for f in before if (f.span.row, f.rule) != (row, rule)]
-        left = [_without_columns(f) for f in check(fixture, ignored, rules)]
-        assert left == expected, f"an ignore[{rule}] on line {row} of {fixture.id}"
+        left = Counter(map(_key, check(fixture, ignored, rules)))
+        silenced = Counter(map(_key, before)) - left
+        assert not left - Counter(map(_key, before)), f"an ignore[{rule}] on line {row} brings new findings"
+        assert {(row, rule)} <= {(there, which) for there, which, *_ in silenced}
+        # the comment may end a statement of several lines, which it silences as a whole
+        here = _statement(fixture, row)
+        assert {(_statement(fixture, there), which) for there, which, *_ in silenced} == {(here, rule)}
 
 
 def _agree(fixture: Fixture, findings: list[Finding]) -> None:
@@ -108,8 +114,6 @@ def _crlf(raw: bytes) -> bytes:
 
 def _fix(fixture: Fixture, raw: bytes) -> tuple[bytes, bool]:
     """The fixture after all its fixes, and whether fixing again leaves it alone."""
-    from devlint.fix import fix
-
     settings = only(fixture.rules)
     fixed = fix(raw, str(fixture.file), settings, unsafe=True).raw
     return fixed, fix(fixed, str(fixture.file), settings, unsafe=True).raw == fixed
@@ -130,5 +134,12 @@ def _append_comment(fixture: Fixture, row: int, comment: str) -> bytes | None:
     return changed.encode() if same else None  # otherwise it landed in a string
 
 
-def _without_columns(finding: Finding) -> tuple[int, str, str, str]:
+def _statement(fixture: Fixture, row: int) -> tuple[int, int]:
+    """First and last row of the innermost statement on the row."""
+    statements = (node for node in ast.walk(ast.parse(fixture.raw)) if isinstance(node, ast.stmt))
+    rows = [(node.lineno, node.end_lineno or node.lineno) for node in statements]
+    return min((r for r in rows if r[0] <= row <= r[1]), key=lambda r: r[1] - r[0])
+
+
+def _key(finding: Finding) -> tuple[int, str, str, str]:
     return finding.span.row, finding.rule, finding.message, safety(finding)
