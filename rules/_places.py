@@ -48,14 +48,40 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         head = place.name.partition(".")[0]
         if head == "self" or _bound_before(flow, head, at):
             return place.name
+    name = _tensor_in_reach(flow, at)
+    if name is not None:
+        return f"{name}.device"
+    cls = function.cls if function is not None and function.takes_self else None
+    if there.place.name == "self" and cls is not None and any(v.holds or v.grad for c in cls.lineage for v in c.attrs.values()):
+        return "next(self.parameters()).device"
+    return None
+
+
+def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
+    """A name that holds a tensor on the device and is surely bound at ``at``: a parameter first, else the last one used before."""
+    function = flow.function(at)
     if function is not None:
         for param in function.params:
-            if isinstance(param.default, cst.Name) and param.default.value == "None":
-                continue
-            value = flow.value(param)
-            if value.is_tensor and value.place.is_there:
-                return f"{param.name.value}.device"
-    return None
+            if param.default is None and flow.value(param).is_tensor and flow.value(param).place.is_there:
+                return param.name.value
+    _, end = flow.source.offsets(at)  # its own arguments count: torch.zeros(x.size(0))
+    found = None
+    for name in flow.source.nodes.get(cst.Name, ()):
+        value = flow.value(name)
+        if value.kind not in ("tensor", "thing") or not value.place.is_there or flow.function(name) is not function:
+            continue
+        if flow.source.offsets(name)[0] >= end:
+            break
+        if value.is_tensor or _used_as_tensor(flow, name):
+            if _bound_before(flow, name.value, at):
+                found = name.value
+    return found
+
+
+def _used_as_tensor(flow: Flow, name: cst.Name) -> bool:
+    """``x.size(0)``: what has no kind of its own is used as a tensor here."""
+    above = flow.source.parents.get(name)
+    return isinstance(above, cst.Attribute) and above.value is name and above.attr.value in ("size", "shape", "device", "dtype")
 
 
 def _bound_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:

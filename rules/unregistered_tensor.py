@@ -52,8 +52,8 @@ class UnregisteredTensor(Rule):
 
     ## Fix safety
     The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe.
-    It is unsafe where the attribute has another value before (`self.x = None`), which is removed, since
-    `register_buffer` refuses a name that exists.
+    Where the attribute is `None` first, that line registers it instead, and what is assigned later stays
+    registered: unsafe, since from then on only a tensor or `None` may be assigned.
 
     ## Limits
     Silent where the tensor is moved at every use, registered later, or moved by the module's own `_apply`;
@@ -73,8 +73,8 @@ class UnregisteredTensor(Rule):
             if attr is None or attr in reported or not attr[0].is_module:
                 continue
             cls, name = attr
-            if cls.find_method("_apply") is not None:
-                continue  # def _apply(self, fn): ... self.x = fn(self.x)
+            if cls.find_method("_apply") is not None or cls.find_method("to") is not None:
+                continue  # def to(self, *a): ...; self.x = self.x.to(*a)
             reported.add(attr)
             for statement, value in self.flow.stores(cls, name):
                 if value.is_tensor and value.place.is_host:
@@ -106,21 +106,13 @@ class UnregisteredTensor(Rule):
         others = [s for s, _ in self.flow.stores(cls, name) if s is not statement]
         if name in cls.attrs_of_class or any(not isinstance(s, cst.Assign) for s in others):
             return None
-        deletions = []
-        for other in others:
-            # self.x = None before it is made: register_buffer refuses a name that exists
-            line = self.parent(other)
-            if not (
-                isinstance(other, cst.Assign)
-                and isinstance(other.value, cst.Name)
-                and other.value.value == "None"
-                and isinstance(line, cst.SimpleStatementLine)
-                and len(line.body) == 1
-                and not line.leading_lines
-                and self.enclosing(other, cst.FunctionDef) is self.enclosing(statement, cst.FunctionDef)
-            ):
+        none = [s for s in others if isinstance(s, cst.Assign) and self.code(s.value) == "None"]
+        if none:
+            # `self.x = None` first: registered there, and what is assigned later stays registered
+            if len(none) != 1 or len(none[0].targets) != 1 or not self._after_super(none[0]):
                 return None
-            deletions.append(self.delete_line(line))
+            call = f'{self.code(target.value)}.register_buffer("{name}", None, persistent=False)'
+            return self.fix(f"register `{name}` as a buffer before it is made", self.replace(none[0], call), safe=False)
         if not self._after_super(statement):
             return None
         start, _ = self.source.offsets(target)
@@ -132,8 +124,7 @@ class UnregisteredTensor(Rule):
             f"register `{name}` as a buffer",
             self.replace_between(start, value_start, f'{owner}.register_buffer("{name}", '),
             self.replace_between(value_end, value_end, ", persistent=False)"),
-            *deletions,
-            safe=not deletions,
+            safe=True,
         )
 
     def _after_super(self, statement: cst.CSTNode) -> bool:

@@ -168,6 +168,10 @@ class Flow:
             return value.but(place=Place("device", f"self.{name}", cls.scope))
         if frame.role == CONSTRUCTOR or not cls.is_module:
             return value
+        if value.kind == TENSOR and any(name in owner.buffers for owner in cls.lineage):
+            return value.but(place=frame.self_place)
+        if value.kind == TENSOR and any(owner.buffers_by_variable for owner in cls.lineage):
+            return value.but(place=UNKNOWN_PLACE)
         return _at_use(value, frame.self_place, (cls, name))
 
     def store(self, cls: Class, name: str, value: Value, statement: cst.CSTNode, frame: Frame) -> None:
@@ -202,6 +206,7 @@ class Flow:
                     return function.summary
             frame = Frame(self, function, {}, self._closures(function, caller))
             frame.bind_parameters()
+            frame.redirect_by_decorator()
             from devlint.flow.statements import execute_block
 
             execute_block(frame, function.node.body)
@@ -241,8 +246,12 @@ class Flow:
             self._module_env = main.env
         for cls in self.scope.classes.values():
             self.evaluate_class(cls)
-        storing = [f for f in self.scope.functions.values() if f.cls is not None and f.stores_attributes]
-        for function in [*storing, *self.scope.functions.values()]:
+        functions = list(self.scope.functions.values())
+        called = {name for f in functions for name in (*f.calls, *f.self_calls)}
+        # those that set attributes first, then callers before what they call: a call tells what arguments are
+        storing = [f for f in functions if f.cls is not None and f.stores]
+        roots = [f for f in functions if f.name not in called]
+        for function in (*storing, *roots, *functions):
             self.summary(function, None)
 
     def _closures(self, function: Function, caller: Frame | None) -> tuple[Env, ...]:

@@ -368,9 +368,9 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         out = args.value(None, "out")
         place = frame.default_place() if out is None else out.place
     data = args.value(0, "data")
-    zero = factory.rank == "zero"
+    zero: bool | None = factory.rank == "zero"
     if factory.rank == "scalar_if_number":
-        zero = data is not None and _is_number(args, data)
+        zero = _data_is_number(args, data)
         if data is not None and data.kind == TENSOR and given is None:
             place, zero = data.place, data.zero
         elif data is not None and data.kind == LIST and data.items is not None and data.items.kind == TENSOR:
@@ -387,6 +387,15 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
             # sizes and bounds are read to the host
             frame.wait(node, name, operand, value, explicit=False)
     return tensor(place, node, zero=zero, pinned=pinned, grad=grad)
+
+
+def _data_is_number(args: Args, data: Value | None) -> bool | None:
+    """Whether ``torch.tensor(data)`` is zero-dimensional; ``None`` where data may be a number or a list."""
+    if data is None:
+        return None
+    if _is_number(args, data):
+        return True
+    return False if data.kind in (LIST, TUPLE) else None
 
 
 def _is_number(args: Args, data: Value) -> bool:
@@ -420,7 +429,7 @@ def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
         items = element(data)
         if items.holds_tensors:
             return tensor(UNKNOWN_PLACE, node)
-        return tensor(frame.default_place(), node, zero=bool(args.all) and _is_number(args, data), pinned=False)
+        return tensor(frame.default_place(), node, zero=_data_is_number(args, data), pinned=False)
     return tensor(UNKNOWN_PLACE, node)
 
 
@@ -434,19 +443,25 @@ def wrap(node: cst.Call, name: str, args: Args) -> Value:
     return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, ref="parameter")
 
 
-def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool) -> bool:
+def _zero_by(
+    operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None
+) -> bool | None:
     reduces = operation.reduces
     if reduces == "always":
         return True
     if reduces in ("no_dim", "no_dim_third"):
         if any(k in args.keywords for k in ("dim", "axis", "keepdim")) or args.starred:
-            return False
+            return None if args.starred else False
         allowed = positional_before + (1 if reduces == "no_dim_third" else 0)
         return len(args.positional) <= allowed
     if reduces == "loss":
         reduction = args.value(None, "reduction")
-        return reduction is None or reduction.text in ("mean", "sum", "batchmean")
-    return operands_zero if reduces == "never" else False
+        if reduction is None or reduction.text in ("mean", "sum", "batchmean"):
+            return True
+        return False if reduction.text == "none" else None
+    if reduces == "adds":
+        return False
+    return operands_zero if reduces == "never" else None
 
 
 def operate_function(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Args) -> Value:
@@ -518,16 +533,17 @@ def _result(
         return tensor(UNKNOWN_PLACE, node) if operation.operands != "none" else UNKNOWN
     if chosen.kind == MODULE:
         return UNKNOWN
-    zeros = all(v.zero or not v.holds_tensors for _, v in operands)
+    ranks = [v.zero for _, v in operands if v.holds_tensors]
+    zeros = False if False in ranks else None if None in ranks else True
     zero = _zero_by(operation, args, positional_before, zeros)
     place = chosen.place
     if operation.operands == "all" and chosen.zero and any(v.kind == UNKNOWN_KIND for _, v in operands):
-        place, zero = UNKNOWN_PLACE, False
+        place, zero = UNKNOWN_PLACE, None
     value = tensor(place, chosen.origin, zero=zero, attr=chosen.attr)
     if operation.result == "tuple":
         if operation.reduces == "no_dim" and zero:
             return value
-        return Value(THING, place, chosen.origin)
+        return Value(THING, place, chosen.origin, zero=zero)
     return value
 
 
@@ -575,7 +591,15 @@ def construct_module(frame: Frame, node: cst.Call, name: str, fact: table.Module
         given_tensors = [v for _, v in args.all if v.kind in (TENSOR, THING)]
         if given_tensors:
             place = given_tensors[0].place
-    return Value(MODULE, place, node, ref=name, obj=node, items=held)
+    holds = fact.tensors == "always" or any(_holds(v) for _, v in args.all)
+    return Value(MODULE, place, node, ref=name, obj=node, items=held, holds=holds)
+
+
+def _holds(value: Value) -> bool:
+    """A module with parameters, or a list with one in it."""
+    if value.kind == LIST and isinstance(value.ref, tuple):
+        return any(_holds(item) for item in value.ref)
+    return value.kind == MODULE and value.holds
 
 
 def optimizer(node: cst.Call, args: Args) -> Value:
@@ -613,7 +637,7 @@ def module_call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Valu
     reference = module.ref
     if isinstance(reference, str):
         fact = table.MODULES.get(reference)
-        holds = fact is not None and fact.tensors == "always"
+        holds = module.holds
         first = [pair for pair in args.positional[:1] if pair[1].holds_tensors]
         if fact is not None and fact.kind == "loss":
             chosen = frame.meet(node, operands, f"`{reference}`", strict=False)
@@ -638,6 +662,21 @@ def module_call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Valu
                 return given
             if given.kind in (TUPLE, DICT, LIST):
                 return given
+        if forward is not None or any(not isinstance(c, str) and c.find_method("forward") for c in reference.lineage):
+            return _module_output(module, operands, node)
+    if module.place.is_there:
+        # a module of unknown make that was moved; sequence lengths stay on the host for packing
+        for operand, value in operands:
+            if value.kind == TENSOR and value.place.is_host and not _is_length(frame.key(operand)):
+                frame.met(node, "a call of the module", (operand, value), (node.func, module))
+    return _module_output(module, operands, node)
+
+
+def _is_length(key: str | None) -> bool:
+    return key is not None and "len" in key
+
+
+def _module_output(module: Value, operands: list[tuple[cst.BaseExpression, Value]], node: cst.Call) -> Value:
     place = module.place
     if not place.is_known:
         known = [v.place for _, v in operands if v.holds_tensors and v.place.is_there]
@@ -679,6 +718,7 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
 
 def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver: Value | None) -> Value:
     """Call a function of the file through its summary, its places replaced by those of the arguments."""
+    _hint(function, args, receiver)
     summary = frame.flow.summary(function, frame)
     if summary is None:
         return UNKNOWN
@@ -707,10 +747,30 @@ def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, r
         for host_name, host, there_name, there in ((first.name, a, second.name, b), (second.name, b, first.name, a)):
             if host.is_host and there.is_there and host_name in given and there_name in given and host_name != "self":
                 operand = given[host_name]
-                if operand[1].holds_tensors and not operand[1].zero:
+                if operand[1].holds_tensors and operand[1].zero is False:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
     returned = substitute(summary.returns, places)
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
+
+
+def _hint(function: Function, args: Args, receiver: Value | None) -> None:
+    """Callers tell what parameters are that nothing else tells."""
+    params = function.positional
+    if function.takes_self and params and (receiver is not None or function.is_classmethod):
+        params = params[1:]
+    names = {p.name.value for p, (_, v) in zip(params, args.positional, strict=False) if v.kind == TENSOR or _is_output(v)}
+    names |= {name for name, (_, v) in args.keywords.items() if v.kind == TENSOR or _is_output(v)}
+    if not names:
+        return
+    todo = [function]
+    if function.cls is not None:
+        todo += [m for c in function.cls.subclasses if (m := c.methods.get(function.name)) is not None]
+    for each in todo:
+        each.hints |= names
+
+
+def _is_output(value: Value) -> bool:
+    return value.kind == THING and isinstance(value.origin, cst.Param)
 
 
 def _argument_place(
@@ -881,6 +941,8 @@ def self_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value
 def _register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
     given = args.get(0, "name")
     value = args.value(1, "tensor", "param", "module", "default") or UNKNOWN
+    if given is not None and given[1].text is None:
+        cls.buffers_by_variable = True
     if given is not None and given[1].text is not None:
         cls.buffers.add(given[1].text)
         if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
@@ -960,7 +1022,7 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
         place = receiver.place
         if given is not None and given[1].kind != NONE:
             place = frame.device_place(given[1], given[0])
-        return tensor(place, node)
+        return tensor(place, node, zero=False if table.NEW_METHODS[name].rank == "sized" else None)
     if name == "clone":
         return receiver.but(grad=False, obj=None)
     if name == "detach" or name == "detach_":
@@ -978,15 +1040,27 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
         operands += args.keywords.values()
     if operation.operands == "none":
         return receiver if operation.result == "self" else UNKNOWN
-    chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
+    # what is written to must be there too, whatever its dimensions
+    strict = operation.strict or (operation.result == "self" and receiver.place.is_host)
+    chosen = frame.meet(node, operands, f"`{name}`", strict=strict)
     if operation.result == "self":
         return receiver
     result = _result(frame, node, operation, chosen, args, 0, operands)
+    if name in ("view", "reshape") and result.zero is None and _gives_sizes(args):
+        result = result.but(zero=False)
     if result.kind == TENSOR and operation.operands == "first":
         # still the same memory, or as much: what was pinned need not be
         keeps = name in _VIEWS
         result = result.but(pinned=receiver.pinned if keeps else None, ref=receiver.ref if receiver.ref == "mask" else None)
     return result
+
+
+def _gives_sizes(args: Args) -> bool:
+    """``view(-1, 1)``, ``reshape((n, 3))``: at least one dimension is asked for."""
+    if len(args.positional) != 1:
+        return len(args.positional) > 1
+    node = args.positional[0][0]
+    return isinstance(node, cst.Integer | cst.UnaryOperation) or (isinstance(node, cst.Tuple | cst.List) and bool(node.elements))
 
 
 _VIEWS = frozenset("view reshape squeeze unsqueeze flatten transpose t permute contiguous expand".split())

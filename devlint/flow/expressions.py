@@ -103,7 +103,7 @@ def attribute(frame: Frame, node: cst.Attribute, base: Value, attr: str) -> Valu
         if attr in _TENSOR_DATA_ATTRIBUTES:
             return HOST_DATA
         if attr in _TENSOR_TENSOR_ATTRIBUTES:
-            return base.but(zero=False, grad=False, obj=None)
+            return base.but(grad=False, obj=None)
         if kind == THING and base.ref != "moved":
             return base if attr != "keys" else UNKNOWN
         return UNKNOWN
@@ -179,7 +179,7 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
                 return known
     kind = base.kind
     if kind == TENSOR:
-        return _index_tensor(frame, node, base, indices)
+        return _index_tensor(frame, node, base, indices, sliced)
     if kind == THING:
         return base
     if kind == LIST:
@@ -206,17 +206,21 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
 
 
 def _index_tensor(
-    frame: Frame, node: cst.Subscript, base: Value, indices: list[tuple[cst.BaseExpression, Value]]
+    frame: Frame, node: cst.Subscript, base: Value, indices: list[tuple[cst.BaseExpression, Value]], sliced: bool
 ) -> Value:
     for index_node, index in indices:
-        if index.kind != TENSOR or index.zero:
+        if index.kind != TENSOR or index.zero is not False:
             continue
         if base.place.is_host and index.place.is_there:
             # device tensors may be indexed by host indices, not the other way round
             frame.met(node, "indexing", (node.value, base), (index_node, index))
         elif base.place.is_there and index.place.is_there and index.ref == "mask":
             frame.wait(node, "mask", index_node, index, explicit=False)
-    return base.but(zero=False, grad=False, obj=None, ref=base.ref if base.ref == "mask" else None)
+    # an integer takes a dimension away; a slice and a `None` leave one
+    zero = False if sliced or any(index.kind == NONE for _, index in indices) else None
+    if any(index.kind == TENSOR and index.zero is False for _, index in indices):
+        zero = False
+    return base.but(zero=zero, grad=False, obj=None, ref=base.ref if base.ref == "mask" else None)
 
 
 def _integer(node: cst.BaseExpression) -> int | None:
@@ -305,12 +309,13 @@ def operate(
     if a in tensors or b in tensors:
         if left.ref == "moved" and a == THING and b not in tensors:
             return UNKNOWN if b == UNKNOWN_KIND else left.but(kind=TENSOR, ref=None)
-        chosen = frame.meet(
-            node, [(left_node, left), (right_node, right)], "an operation", strict=operator in _STRICT_OPERATORS
-        )
+        strict = operator in _STRICT_OPERATORS
+        if type(node) is cst.AugAssign and a == TENSOR and left.place.is_host:
+            strict = True  # what is written to must be there too, whatever its dimensions
+        chosen = frame.meet(node, [(left_node, left), (right_node, right)], "an operation", strict=strict)
         assert chosen is not None
         if a in tensors and b in tensors:
-            place, zero = chosen.place, left.zero and right.zero
+            place, zero = chosen.place, _zero_together(left.zero, right.zero)
         elif (a == ARRAY or b == ARRAY) and chosen.place.is_host:
             return UNKNOWN  # numpy's or torch's, as the order has it
         elif (a in (UNKNOWN_KIND, NAME) or b in (UNKNOWN_KIND, NAME)) and chosen.zero:
@@ -330,6 +335,13 @@ def operate(
     if a == DATA and left.text is not None and operator in (cst.Modulo, cst.Add, cst.Multiply):
         return Value(DATA, HOST_DATA.place, text="cuda") if left.text.startswith("cuda") else HOST_DATA
     return UNKNOWN
+
+
+def _zero_together(a: bool | None, b: bool | None) -> bool | None:
+    """Whether the result of an elementwise operation is zero-dimensional."""
+    if a is False or b is False:
+        return False
+    return True if a and b else None
 
 
 def _unary(frame: Frame, node: cst.UnaryOperation) -> Value:
@@ -374,8 +386,10 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
             if NONE not in (left.kind, right.kind) and "moved" not in (left.ref, right.ref):
                 chosen = frame.meet(node, [(left_node, left), (target.comparator, right)], "a comparison")
                 assert chosen is not None
-                zero = chosen.zero and (not right.holds_tensors or right.zero) and (not left.holds_tensors or left.zero)
-                result = tensor(chosen.place, chosen.origin, zero=zero, ref=None if zero else "mask")
+                zero = _zero_together(
+                    left.zero if left.holds_tensors else True, right.zero if right.holds_tensors else True
+                )
+                result = tensor(chosen.place, chosen.origin, zero=zero, ref=None if zero else "mask", attr=chosen.attr)
         elif UNKNOWN_KIND in (left.kind, right.kind):
             result = UNKNOWN
         left_node, left = target.comparator, right
@@ -432,8 +446,6 @@ def _list(frame: Frame, node: cst.List) -> Value:
     if not values:
         return Value(LIST)
     joined = values[0]
-    if all(v.kind in (DATA, ARRAY) for v in values):
-        return HOST_DATA
     for position, value in enumerate(values):
         if type(node.elements[position]) is cst.StarredElement:
             value = element(value)
@@ -482,7 +494,7 @@ def _comprehension(frame: Frame, node: cst.ListComp | cst.GeneratorExp | cst.Set
         elt = evaluate(frame, node.elt)
         if type(node) is cst.SetComp:
             return UNKNOWN
-        return HOST_DATA if elt.kind == DATA and type(node) is cst.ListComp else Value(LIST, items=elt)
+        return Value(LIST, items=elt)
     finally:
         frame.conditional -= 1
         frame.env = env
@@ -607,7 +619,7 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
     for item in target.slice:
         if type(item.slice) is cst.Index:
             index = evaluate(frame, item.slice.value)
-            if base.kind == TENSOR and index.kind == TENSOR and not index.zero:
+            if base.kind == TENSOR and index.kind == TENSOR and index.zero is False:
                 if base.place.is_host and index.place.is_there:
                     frame.met(target, "indexing", (target.value, base), (item.slice.value, index))
         else:

@@ -50,6 +50,20 @@ DEFAULT_PLACE = "<default place>"
 NO_GRAD = "<no grad>"
 
 
+#: Parameters that are often a single number, or a zero-dimensional tensor.
+_MAYBE_SCALARS = frozenset("timestep step i idx index k sigma scale weight alpha beta gamma eps lr value".split())
+#: In ``forward``, reading one of these says tensor (elsewhere it may be numpy's).
+_ARRAY_ATTRIBUTES = frozenset(
+    "[,] size shape device dtype view reshape transpose mean sum std var max min to t T repeat ndim pow sqrt abs exp log".split()
+)
+_FORWARD_NAMES = frozenset(
+    "x y z h input inputs feat feats feature features hidden hidden_states image images img imgs logits latent latents "
+    "tokens tgt src query key value q k v pred preds prediction predictions target targets label labels emb embeds "
+    "embeddings noise sample samples scores mask attention_mask input_ids xs deltas boxes".split()
+)
+_NONE: frozenset[str] = frozenset()
+
+
 class Frame:
     """The state while one function is followed.
 
@@ -195,8 +209,8 @@ class Frame:
                 elif relation(there[1].place, place) == CANNOT_TELL:
                     self.constrain(there, operand)
             elif place.kind == "host":
-                if value.zero and not strict:
-                    zero = zero or operand
+                if value.zero is not False and not strict:
+                    zero = zero or operand  # a zero-dimensional host tensor mixes with anything
                 elif host is None:
                     host = operand
             elif not value.zero:
@@ -270,6 +284,13 @@ class Frame:
         if node_params.star_kwarg is not None:
             env[node_params.star_kwarg.name.value] = UNKNOWN
 
+    def redirect_by_decorator(self) -> None:
+        """``@torch.device("cuda")`` makes that the default device of the whole function."""
+        assert self.function is not None and self.env is not None
+        names = {self.scope.qualified(d.decorator.func) for d in self.function.node.decorators if isinstance(d.decorator, cst.Call)}
+        if "torch.device" in names:
+            self.env[DEFAULT_PLACE] = Value(DEVICE)
+
     def _fed_tensors(self) -> frozenset[str]:
         """Names handed to a torch layer that ``self`` holds."""
         assert self.function is not None
@@ -293,7 +314,8 @@ class Frame:
         tails = {t.rpartition(".")[2] for t in types} - {"None"}
         place = self.parameter_place(name)
         if types and is_tensor_annotation(self.scope.source, param.annotation):
-            return Value(TENSOR, place, param) if len(tails) == 1 else Value(THING, place, param)
+            zero = None if name in _MAYBE_SCALARS else False
+            return Value(TENSOR, place, param, zero=zero) if len(tails) == 1 else Value(THING, place, param)
         default = param.default
         if hypothesis.names_device(name) and not tails & {"bool", "int"} and not _is_constant(default, "True", "False"):
             return Value(DEVICE, self.symbol(name), param)
@@ -315,8 +337,15 @@ class Frame:
             return UNKNOWN
         if function.is_module_by_use(name) and not function.is_tensor_by_use(name):
             return Value(MODULE, self.module_parameter_place(name), param, obj=param)
-        if name in fed or function.is_tensor_by_use(name):
-            return Value(TENSOR, place, param)
+        if name in fed or name in function.hints or function.is_tensor_by_use(name):
+            sized = function.attributes.get(name, _NONE) & {"size", "shape", "dim", "ndim"}
+            return Value(TENSOR, place, param, zero=False if sized or name not in _MAYBE_SCALARS else None)
+        if self.role == DEVICE_SIDE and self.cls is not None and self.cls.is_module:
+            # the arguments of forward are tensors, or lists and dicts of them
+            if function.attributes.get(name, _NONE) & _ARRAY_ATTRIBUTES:
+                return Value(TENSOR, place, param, zero=False)
+            if name in _FORWARD_NAMES and (default is None or _is_constant(default, "None")):
+                return Value(THING, place, param)
         if self.role in (DEVICE_SIDE, HOST_SIDE) and name in ("batch", "samples", "examples", "items"):
             return Value(THING, place, param)
         return UNKNOWN

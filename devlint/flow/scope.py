@@ -73,6 +73,7 @@ class Function:
         self.globals: set[str] = set()
         self.device_aware = False
         self.is_generator = False
+        self.hints: set[str] = set()  # parameters a caller of the file hands tensors to
         self.summary: Any = None  # filled by the interpreter
 
     @property
@@ -83,10 +84,6 @@ class Function:
     @property
     def param_names(self) -> frozenset[str]:
         return frozenset(param.name.value for param in self.params)
-
-    @property
-    def stores_attributes(self) -> bool:
-        return bool(self.stores)
 
     @property
     def params(self) -> list[cst.Param]:
@@ -126,6 +123,8 @@ class Class:
         self.methods: dict[str, Function] = {}
         self.attrs: dict[str, Value] = {}
         self.stores: dict[str, list[tuple[cst.CSTNode, Value, Function]]] = {}
+        self.subclasses: list[Class] = []
+        self.buffers_by_variable = False  # register_buffer(name, ...)
         self.attrs_of_class: set[str] = set()  # bound in the class body
         self.buffers: set[str] = set()  # registered as parameter or buffer
         self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
@@ -237,6 +236,7 @@ class Scope:
                 local = self.class_names.get(name)
                 if local is not None and local is not cls:
                     cls.local_bases.append(local)
+                    local.subclasses.append(cls)
         for cls in self.classes.values():
             outside = {name for c in cls.lineage for name in c.bases}
             tails = {name.rpartition(".")[2] for name in outside}
@@ -404,6 +404,10 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                         function.called_with.add(first.value)
                     elif type(func) is cst.Attribute and type(func.value) is cst.Name and func.value.value == "self":
                         function.fed.append((func.attr.value, first.value))
+        elif kind is cst.Subscript:
+            # x[:, None] is a tensor's (or numpy's) way of indexing
+            if len(node.slice) > 1 and type(node.value) is cst.Name:
+                attributes.setdefault(node.value.value, set()).add("[,]")
         elif kind is cst.Arg:
             if node.keyword is not None:
                 if node.keyword.value == "device":
@@ -412,7 +416,8 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                 continue
         elif kind is cst.AssignTarget or kind is cst.AugAssign or kind is cst.AnnAssign or kind is cst.NamedExpr:
             _names(node.target, assigned)
-            _attributes_set(node.target, function.stores)
+            if kind is not cst.AugAssign:  # `self.total += x` writes into the same tensor
+                _attributes_set(node.target, function.stores)
         elif kind is cst.For or kind is cst.CompFor:
             _names(node.target, assigned)
         elif kind is cst.Global or kind is cst.Nonlocal:

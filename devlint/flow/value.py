@@ -35,7 +35,7 @@ INSTANCE = "instance"  # of a class of the project that is no module
 SUPER = "super"
 CONTEXT = "context"  # a context manager of torch's, ref is its qualified name
 
-_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text")
+_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text", "holds")
 
 
 class Value:
@@ -43,8 +43,8 @@ class Value:
 
     ``origin`` is the node where it got to its place. ``pinned``: page-locked, pageable or not known
     (``True``, ``False``, ``None``). ``grad``: surely a leaf that requires gradients. ``zero``:
-    surely zero-dimensional. ``obj`` is the identity of a module, kept through moves. ``attr`` names
-    the attribute ``(class, name)`` a value was read from. ``text`` is a string constant's value.
+    zero-dimensional, surely not, or not known (``True``, ``False``, ``None``). ``obj`` is the identity of a module, kept through moves. ``attr`` names
+    the attribute ``(class, name)`` a value was read from. ``holds``: a module that surely has parameters. ``text`` is a string constant's value.
     """
 
     __slots__ = _SLOTS
@@ -57,16 +57,18 @@ class Value:
         *,
         pinned: bool | None = None,
         grad: bool = False,
-        zero: bool = False,
+        zero: bool | None = None,
         items: Any = None,
         ref: Any = None,
         obj: Any = None,
         attr: tuple[Any, str] | None = None,
         text: str | None = None,
+        holds: bool = False,
     ) -> None:
         self.kind, self.place, self.origin = kind, place, origin
         self.pinned, self.grad, self.zero = pinned, grad, zero
         self.items, self.ref, self.obj, self.attr, self.text = items, ref, obj, attr, text
+        self.holds = holds
 
     def but(self, **changes: Any) -> Value:
         """A copy with some fields changed."""
@@ -115,7 +117,7 @@ def join(a: Value, b: Value) -> Value:
             return a
         kinds = {a.kind, b.kind}
         if kinds == {TENSOR, THING}:
-            return a.but(kind=THING, place=join_places(a.place, b.place), zero=False, obj=None, pinned=None)
+            return a.but(kind=THING, place=join_places(a.place, b.place), zero=None, obj=None, pinned=None)
         if kinds == {DATA, ARRAY}:
             return HOST_DATA
         if kinds == {LIST, TUPLE}:
@@ -149,11 +151,12 @@ def join(a: Value, b: Value) -> Value:
         a.origin if a.origin is b.origin or same_place else None,
         pinned=a.pinned if a.pinned == b.pinned else None,
         grad=a.grad and b.grad,
-        zero=a.zero and b.zero,
+        zero=a.zero if a.zero == b.zero else None,
         items=items,
         ref=a.ref if a.ref == b.ref else None,
         obj=a.obj if a.obj == b.obj else None,
         attr=a.attr if a.attr == b.attr else None,
+        holds=a.holds and b.holds,
     )
 
 
@@ -169,8 +172,10 @@ def element(value: Value) -> Value:
         for item in value.items[1:]:
             joined = join(joined, item)
         return joined
-    if kind in (TENSOR, THING):
-        return value.but(zero=False, grad=False, obj=None)
+    if kind == TENSOR:
+        return value.but(zero=None, grad=False, obj=None)  # a row, which may be a single number
+    if kind == THING:
+        return value.but(obj=None)
     if kind == LOADER:
         return Value(THING, value.place, value.origin, pinned=value.pinned, ref=value)
     if kind == MODULE:  # a Sequential or ModuleList
@@ -205,6 +210,8 @@ def render(value: Value) -> str:
     if kind in (DATA, ARRAY):
         return "host data"
     if kind == LIST:
+        if value.items is not None and value.items.is_data:
+            return "host data"
         return f"list of {render(value.items)}" if value.items is not None else "list"
     if kind == TUPLE:
         return f"tuple ({', '.join(render(item) for item in value.items)})"
