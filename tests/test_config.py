@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("toy_rules")
 BUILT_IN = {"syntax-error", "unused-ignore", "internal-error"}
 
 
-def settings(folder: Path, text: str, name: str = "devlint.toml", **options: object) -> Settings:
+def settings(folder: Path, text: str, name: str = "devlint.toml", **options: Any) -> Settings:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
     return Configurations(options).for_folder(str(folder))
@@ -126,7 +127,8 @@ def test_a_file_that_is_named_applies_everywhere_with_patterns_from_the_current_
 
 def test_options_override_the_file_and_extend_exclude_adds(project: Path) -> None:
     text = 'jobs = 2\nfail-on = "error"\nexclude = ["a"]\nextend-exclude = ["b"]\n'
-    chosen = settings(project, text, **{"fail-on": "warning", "extend-exclude": ["c"]})
+    options: dict[str, Any] = {"fail-on": "warning", "extend-exclude": ["c"]}
+    chosen = settings(project, text, **options)
     assert (chosen.jobs, chosen.fail_on) == (2, "warning")
     assert [p.globs for p in chosen.exclude] == [("a",)]
     assert [p.globs for p in chosen.extend_exclude] == [("b",), ("c",)]

@@ -3,6 +3,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_an_interrupted_run_keeps_what_it_has_found(
     write(project, a="x = 1", b="x = 2")
     inspect = engine.inspect
 
-    def interrupted(raw: bytes, path: str, *rest: object) -> Checked:
+    def interrupted(raw: bytes, path: str, *rest: Any) -> Checked:
         if path == "b.py":
             raise KeyboardInterrupt
         return inspect(raw, path, *rest)
@@ -182,7 +183,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(project: Path, monkeypatch:
     write(project, a="poor")
     fixing = fix.fix
 
-    def edited_meanwhile(*args: object, **options: object) -> fix.Fixed:
+    def edited_meanwhile(*args: Any, **options: Any) -> fix.Fixed:
         (project / "a.py").write_text("import torch\npoor  # mine\n")
         return fixing(*args, **options)
 
@@ -235,7 +236,7 @@ def test_a_crash_while_fixing_costs_one_file(project: Path, monkeypatch: pytest.
     write(project, a="poor", b="poor")
     fixing = fix.fix
 
-    def crash(raw: bytes, path: str, *args: object, **options: object) -> fix.Fixed:
+    def crash(raw: bytes, path: str, *args: Any, **options: Any) -> fix.Fixed:
         if path == "a.py":
             raise IndexError("oh")
         return fixing(raw, path, *args, **options)
