@@ -147,7 +147,9 @@ def decode(raw: bytes) -> tuple[bytes, str, str]:
     bom = codecs.BOM_UTF8 if raw.startswith(codecs.BOM_UTF8) else b""
     body = raw[len(bom) :]
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        # a lone carriage return ends a line too, which detect_encoding does not know
+        head = b"\n".join(re.split(rb"\r\n|\r|\n", raw, maxsplit=2)[:2])
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(head).readline)
     except SyntaxError as error:
         # detect_encoding reads two lines only: a bad byte there is located below
         if "invalid or missing encoding declaration" not in str(error):
