@@ -38,6 +38,7 @@ from devlint.flow.value import (
     NUMPY_ARRAY,
     OPTIMIZER,
     PARAMS,
+    PARTIAL,
     SELF,
     SUPER,
     TENSOR,
@@ -152,10 +153,14 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         return named_call(frame, node, value.ref, args)
     if kind == FUNCTION:
         if isinstance(value.ref, Function):
-            return project_call(frame, node, value.ref, args, receiver=None)
+            return project_call(frame, node, value.ref, args, receiver=value.items)
         from devlint.flow.expressions import call_lambda
 
-        return call_lambda(frame, value.ref, [v for _, v in args.positional])
+        return call_lambda(frame, value.ref, args)
+    if kind == PARTIAL:
+        first: Args = value.items
+        joined = Args(first.positional + args.positional, {**first.keywords, **args.keywords}, first.starred or args.starred)
+        return call_value(frame, node, value.ref, joined)
     if kind == CLASS:
         return construct(frame, node, value.ref, args)
     if kind == MODULE:
@@ -193,6 +198,8 @@ def named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return torch_call(frame, node, name, args)
     if name.startswith("numpy."):
         return numpy_call(frame, node, name, args)
+    if name == "functools.partial" and args.positional:
+        return Value(PARTIAL, ref=args.positional[0][1], items=args._replace(positional=args.positional[1:]))
     if name in ("copy.deepcopy", "copy.copy"):
         value = args.value(0) or UNKNOWN
         return value.but(obj=node) if value.kind == MODULE else value
@@ -364,6 +371,8 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         place = UNKNOWN_PLACE  # device may be in **kwargs
     elif name == "torch.normal" and (first := args.value(0, "mean")) is not None and first.holds_tensors:
         place = first.place
+    elif name in table.IGNORE_DEFAULT and not frame.flow.default_type_set:
+        place = HOST
     else:
         out = args.value(None, "out")
         place = frame.default_place() if out is None else out.place
@@ -424,7 +433,7 @@ def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
         return tensor(frame.device_place(given[1], given[0]), node)
     data = args.value(0, "data", "obj") or UNKNOWN
     if data.holds_tensors:
-        return data
+        return tensor(frame.default_place(), node) if frame.redirected else data
     if data.kind in (DATA, ARRAY, LIST, TUPLE):
         items = element(data)
         if items.holds_tensors:
@@ -1024,7 +1033,7 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
             place = frame.device_place(given[1], given[0])
         return tensor(place, node, zero=False if table.NEW_METHODS[name].rank == "sized" else None)
     if name == "clone":
-        return receiver.but(grad=False, obj=None)
+        return receiver.but(grad=False, obj=None, pinned=False)
     if name == "detach" or name == "detach_":
         return receiver.but(grad=False)
     if name == "requires_grad_":
@@ -1143,11 +1152,14 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
     kind = receiver.kind
     if kind == TENSOR:
         same_place = target == receiver.place and target.kind != "unknown"
+        pinned = receiver.pinned if same_place else None
+        if target.is_host and receiver.place.is_there and non_blocking:
+            pinned = True  # what such a copy is written to
         return Value(
             TENSOR,
             target,
             receiver.origin if same_place else node,
-            pinned=receiver.pinned if same_place else None,
+            pinned=pinned,
             zero=receiver.zero,
             ref=receiver.ref if receiver.ref in ("mask",) else None,
         )

