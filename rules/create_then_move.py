@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import libcst as cst
+
+from devlint.finding import Edit, Fix
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Move
+from devlint.flow.value import DEVICE, DTYPE
+from devlint.rule import Rule
+from devlint.rules._places import where
+
+#: What a factory's result may go through without its values being looked at: the same calls give the same on a device.
+_REARRANGE = frozenset(
+    "view reshape flatten unflatten squeeze unsqueeze transpose swapaxes permute t movedim expand expand_as view_as "
+    "reshape_as repeat tile contiguous clone detach tril triu flip roll diag diagonal float double half bfloat16 int "
+    "long bool short byte".split()
+)
+_FILL = frozenset({"fill_", "zero_"})
+_DRAW = frozenset("uniform_ normal_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_".split())
+
+#: Arguments of a factory that tie it to the host, or make of the move more than a copy.
+_KEEP_ON_HOST = frozenset({"device", "generator", "requires_grad", "pin_memory", "out"})
+
+#: Arguments of `.to` that mean nothing once the tensor is there.
+_ABOUT_THE_COPY = frozenset({"device", "other", "non_blocking", "copy"})
+
+
+class _Made(NamedTuple):
+    """A factory call at the head of a chain; ``random``: its values are drawn."""
+
+    factory: cst.Call
+    random: bool
+
+
+class _Named(NamedTuple):
+    """A name that a factory's result goes through: the lines that bind and move it, and those between."""
+
+    line: cst.SimpleStatementLine
+    move_line: cst.SimpleStatementLine
+    between: list[cst.CSTNode]
+    made: _Made
+
+
+class CreateThenMove(Rule):
+    """A tensor is made on the host and then copied to the device that could have made it.
+
+    ## What it does
+    Reports a factory call (`torch.zeros`, `torch.arange`, `torch.randn`, `torch.ones_like`, ...) whose result is moved
+    to a device and used for nothing else: at once, behind calls that only rearrange it, or through a name that
+    nothing else reads.
+
+    ## Why is this bad
+    The host fills memory that nobody reads there, and the copy that follows comes from pageable memory, so that the
+    host waits for it. With `device=`, the device fills its own memory and the host goes on.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def causal_mask(x: torch.Tensor, device: torch.device):
+        mask = torch.ones(x.size(0), x.size(0)).to(device)
+        return x.to(device) * mask
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def causal_mask(x: torch.Tensor, device: torch.device):
+        mask = torch.ones(x.size(0), x.size(0), device=device)
+        return x.to(device) * mask
+    ```
+
+    ## Fix safety
+    The fix gives the factory `device=` and drops the move, or only its device where it changes the type, too. It is
+    safe: the values stay the same. For random factories it is unsafe, since a device draws other numbers from the
+    same seed than the host does; so it is for `.cuda(index)` with an index that may be `None`. No fix is offered
+    where the device may be another one, or not bound yet, at the factory.
+
+    ## Limits
+    Silent for values that come from Python or numpy (`torch.tensor(xs)`): `device=` makes the very same copy of them.
+    Silent with `generator=`, `pin_memory=`, `requires_grad=` and an explicit `device="cpu"`; where something is
+    computed, written or read between; and where one tensor is copied several times.
+
+    ## References
+    - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
+    - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html)
+    """
+
+    group = "performance"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        for move in self.flow.facts.moves.values():
+            value = move.value
+            if not (value.is_tensor and value.place.is_host and move.target.is_there) or value.pinned or value.grad:
+                continue
+            if isinstance(self.parent(move.node), cst.Expr):
+                continue  # torch.zeros(1).cuda()  to wake the device up
+            head, drawn = self._head(move.receiver)
+            if isinstance(head, cst.Name):
+                named = self._named(move, head)
+                if named is not None:
+                    self._report(move, named.made._replace(random=named.made.random or drawn), named)
+            elif isinstance(head, cst.Call):
+                self._report(move, _Made(head, drawn), None)
+
+    def _report(self, move: Move, made: _Made, named: _Named | None) -> None:
+        name = self.flow.name_of(made.factory)
+        self.report(
+            move.node,
+            f"`{name}` makes this tensor on the host, only for it to be copied to {where(move.target)}",
+            notes=[self.note(made.factory, "it is made here, and used only where it is moved")] if named else [],
+            fix=self._fix(move, made, named),
+        )
+
+    # what was made ------------------------------------------------------------------------------
+
+    def _head(self, node: cst.BaseExpression) -> tuple[cst.BaseExpression | None, bool]:
+        """The factory call, or the name, that a chain of rearranging calls starts from; whether values are drawn."""
+        drawn = False
+        while True:
+            if isinstance(node, cst.Name):
+                return node, drawn
+            if isinstance(node, cst.Subscript) and all(_is_plain_index(item.slice) for item in node.slice):
+                node = node.value
+            elif isinstance(node, cst.Attribute) and node.attr.value in ("T", "mT"):
+                node = node.value
+            elif not isinstance(node, cst.Call):
+                return None, False
+            elif (random := self._factory_draws(node)) is not None:
+                return node, drawn or random
+            elif self.flow.name_of(node):
+                # torch.tril(torch.ones(n, n))
+                if self.flow.name_of(node).removeprefix("torch.") not in _REARRANGE or not node.args:
+                    return None, False
+                node = node.args[0].value
+            elif isinstance(node.func, cst.Attribute) and self._rearranges(node, node.func.attr.value):
+                drawn = drawn or node.func.attr.value in _DRAW
+                node = node.func.value
+            else:
+                return None, False
+
+    def _factory_draws(self, call: cst.Call) -> bool | None:
+        """Whether a factory that a device could run draws its values; ``None`` if the call is no such factory."""
+        name = self.flow.name_of(call)
+        entry = self.flow.factory(call)
+        if entry is None and name not in table.LIKE:
+            return None
+        if entry is not None and entry.values == "python":
+            return None
+        if any(arg.star or arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST for arg in call.args):
+            return None
+        if name == "torch.normal" and any(self.flow.value(arg.value).holds_tensors for arg in call.args):
+            return None  # it follows its mean
+        return entry.values == "random" if entry is not None else "rand" in name
+
+    def _rearranges(self, call: cst.Call, method: str) -> bool:
+        if method in _DRAW:
+            return all(arg.keyword is None or arg.keyword.value != "generator" for arg in call.args)
+        if method in ("to", "type"):
+            return len(call.args) == 1 and self.flow.value(call.args[0].value).kind == DTYPE
+        return method in _REARRANGE or method in _FILL
+
+    # through a name -----------------------------------------------------------------------------
+
+    def _named(self, move: Move, name: cst.Name) -> _Named | None:
+        """The name's way from the factory to the move, where nothing else reads or writes it on that way."""
+        line: cst.CSTNode | None = move.node
+        while not isinstance(line, cst.SimpleStatementLine):
+            if line is None or isinstance(line, _PERHAPS_OR_OFTEN):
+                return None
+            line = self.parent(line)
+        block = self.parent(line)
+        if not isinstance(block, cst.IndentedBlock | cst.Module) or len(line.body) != 1:
+            return None
+        scope = self.enclosing(line, cst.FunctionDef) or self.source.module
+        mentions = self._mentions(name.value, scope)
+        holders = {mention: self._statement_in(block, mention) for mention in mentions}
+        statements = list(block.body)
+        at = statements.index(line)
+        before = [i for i in range(at) if statements[i] in holders.values()]
+        made = self._binds(statements[before[-1]], name.value) if before else None
+        if made is None:
+            return None
+        others = [m for m in mentions if m is not name and holders[m] is line]
+        rebound = isinstance(line.body[0], cst.Assign) and any(self._is_stored(m) for m in others)
+        if any(not self._is_stored(m) for m in others) or not (rebound or len(mentions) == 2):
+            return None  # the host's copy is read too, or the same one is copied again
+        return _Named(statements[before[-1]], line, statements[before[-1] + 1 : at], made)
+
+    def _binds(self, statement: cst.CSTNode, name: str) -> _Made | None:
+        """``name = <factory>``, alone on its line."""
+        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+            return None
+        assign = statement.body[0]
+        if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+            target, value = assign.targets[0].target, assign.value
+        elif isinstance(assign, cst.AnnAssign) and assign.value is not None:
+            target, value = assign.target, assign.value
+        else:
+            return None
+        if not isinstance(target, cst.Name) or target.value != name:
+            return None
+        head, drawn = self._head(value)
+        return _Made(head, drawn) if isinstance(head, cst.Call) else None
+
+    def _mentions(self, name: str, scope: cst.CSTNode) -> list[cst.Name]:
+        """Every use of a name in a function, the functions inside it included, or in the file."""
+        found = []
+        for node in self.source.nodes_named("Name"):
+            if node.value != name:
+                continue
+            parent = self.parent(node)
+            if isinstance(parent, cst.Attribute) and parent.attr is node:
+                continue
+            if isinstance(parent, cst.Arg) and parent.keyword is node:
+                continue
+            above: cst.CSTNode | None = node
+            while above is not None and above is not scope:
+                above = self.parent(above)
+            if above is scope:
+                found.append(node)
+        return found
+
+    def _statement_in(self, block: cst.CSTNode, node: cst.CSTNode) -> cst.CSTNode | None:
+        """The statement of the block that holds a node."""
+        current: cst.CSTNode | None = node
+        while current is not None:
+            above = self.parent(current)
+            if above is block:
+                return current
+            current = above
+        return None
+
+    def _is_stored(self, name: cst.Name) -> bool:
+        child: cst.CSTNode = name
+        parent = self.parent(child)
+        while isinstance(parent, cst.Element | cst.StarredElement | cst.Tuple | cst.List | cst.Attribute | cst.Subscript):
+            child, parent = parent, self.parent(parent)
+        if isinstance(parent, cst.For | cst.AugAssign | cst.AnnAssign | cst.NamedExpr):
+            return parent.target is child
+        return isinstance(parent, cst.AssignTarget | cst.AsName | cst.Del | cst.FunctionDef | cst.ClassDef)
+
+    # fix ----------------------------------------------------------------------------------------
+
+    def _fix(self, move: Move, made: _Made, named: _Named | None) -> Fix | None:
+        device = self._device(move)
+        if device is None or (named is not None and not self._same_device_before(move, named)):
+            return None
+        argument = self.add_argument(made.factory, f"device={device}")
+        removal = self._remove_move(move, named)
+        if argument is None or removal is None:
+            return None
+        title = f"make it there: `device={device}`" + (" (draws other random numbers)" if made.random else "")
+        return self.fix(title, argument, removal, safe=not made.random and self._names_a_device(move))
+
+    def _device(self, move: Move) -> str | None:
+        """Code for ``device=`` that means what the move means."""
+        node = move.target_node
+        if node is None:
+            return f'"{move.how}"'
+        if isinstance(node, cst.NamedExpr) or "#" in self.code(node):
+            return None
+        if self.flow.value(node).is_tensor:
+            return f"{self.code(node)}.device" if isinstance(node, cst.Name | cst.Attribute) else None
+        if isinstance(node, cst.Integer):
+            return f'"{move.target.name or "cuda"}"' if move.how != "to" else self.code(node)
+        return self.code(node)
+
+    def _names_a_device(self, move: Move) -> bool:
+        # `x.cuda(None)` is the current device, but `device=None` is the default one
+        node = move.target_node
+        return move.how == "to" or node is None or isinstance(node, cst.Integer) or self.flow.value(node).kind == DEVICE
+
+    def _same_device_before(self, move: Move, named: _Named) -> bool:
+        """Whether the device expression has the same value at the factory as at the move."""
+        node = move.target_node
+        if node is None or not named.between:
+            return True
+        head = node
+        while isinstance(head, cst.Attribute):
+            head = head.value
+        if isinstance(head, cst.SimpleString | cst.Integer):
+            return True
+        if not isinstance(head, cst.Name):
+            return False  # next(self.parameters()).device: the module may be moved between
+        block = self.parent(named.line)
+        assert block is not None
+        return not any(
+            self._is_stored(mention) and self._statement_in(block, mention) in named.between
+            for mention in self._mentions(head.value, block)
+        )
+
+    def _remove_move(self, move: Move, named: _Named | None) -> Edit | None:
+        """Drop ``.to(device)``, and with it a statement that says nothing more than ``x = x``."""
+        assert isinstance(move.node.func, cst.Attribute)
+        kept = self._kept_arguments(move)
+        _, receiver_end = self.source.offsets(move.receiver, outer=True)
+        method_start, _ = self.source.offsets(move.node.func.attr)
+        _, end = self.source.offsets(move.node)
+        text = self.source.text
+        if "#" in text[method_start:end]:
+            return None
+        if not kept and named is not None and self._only_rebinds(move, named):
+            return self._delete_statement(named.move_line)
+        if kept:
+            return self.replace_between(method_start, end, f"to({kept})")
+        gap = text[receiver_end:method_start]
+        if "#" in gap:  # a comment on the line above stays
+            receiver_end += len(gap.rpartition("\n")[0].rstrip("\r"))
+        return self.replace_between(receiver_end, end, "")
+
+    def _kept_arguments(self, move: Move) -> str:
+        if move.how != "to":
+            return ""
+        if move.target_node is not None and self.flow.value(move.target_node).is_tensor:
+            return f"{self.code(move.target_node)}.dtype"
+        kept = []
+        for position, arg in enumerate(move.node.args):
+            if arg.keyword is None and position == 1 and move.node.args[0].keyword is None:
+                kept.append(self.code(arg.value))
+            elif arg.keyword is not None and arg.keyword.value not in _ABOUT_THE_COPY:
+                kept.append(f"{arg.keyword.value}={self.code(arg.value)}")
+        return ", ".join(kept)
+
+    def _only_rebinds(self, move: Move, named: _Named) -> bool:
+        statement = named.move_line.body[0]
+        return (
+            isinstance(statement, cst.Assign)
+            and len(statement.targets) == 1
+            and isinstance(statement.targets[0].target, cst.Name)
+            and isinstance(move.receiver, cst.Name)
+            and statement.targets[0].target.value == move.receiver.value
+            and statement.value is move.node
+        )
+
+    def _delete_statement(self, line: cst.SimpleStatementLine) -> Edit:
+        comment = line.trailing_whitespace.comment
+        if comment is None:
+            return self.delete_line(line)
+        start, _ = self.source.offsets(line.body[0])
+        return self.replace_between(start, self.source.offsets(comment)[0], "")
+
+
+#: What stands between a move and its statement if the move may not happen, or happen more than once.
+_PERHAPS_OR_OFTEN = (
+    cst.Lambda,
+    cst.ListComp,
+    cst.SetComp,
+    cst.DictComp,
+    cst.GeneratorExp,
+    cst.IfExp,
+    cst.BooleanOperation,
+)
+
+
+def _is_plain_index(index: cst.BaseSlice) -> bool:
+    """``[None, :, 0, ...]``: indices that cost the same on a device as on the host."""
+    if isinstance(index, cst.Slice):
+        return True
+    value = index.value if isinstance(index, cst.Index) else None
+    if isinstance(value, cst.UnaryOperation):
+        value = value.expression
+    return isinstance(value, cst.Ellipsis | cst.Integer) or (isinstance(value, cst.Name) and value.value == "None")
