@@ -212,7 +212,8 @@ def _wrong(body: str, parsed: re.Match[str] | None, own_line: bool) -> str:
         word = re.match(r"[\w-]*", body)
         close = get_close_matches(word[0].lower() if word else "", ["ignore", "ignore-file"], n=1)
         hint = f"did you mean `{close[0]}`?" if close else "expected `ignore[...]` or `ignore-file[...]`"
-        return f"`# devlint: {body.split('[')[0].strip()}` is not understood; {hint}"
+        said = f"# devlint: {body.split('[')[0]}".strip()
+        return f"`{said}` is not understood; {hint}"
     if parsed["names"] is not None and not parsed["closed"]:
         return f"`{parsed['kind']}[` is not closed, so it silences nothing; add `]` after the last name"
     if parsed["names"] is None:
