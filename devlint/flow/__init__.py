@@ -25,6 +25,7 @@ from devlint.flow.value import (
     LIST,
     MODULE,
     NAME,
+    OPTIMIZER,
     TENSOR,
     THING,
     TUPLE,
@@ -33,6 +34,8 @@ from devlint.flow.value import (
     Value,
     join,
     render,
+    without_place,
+    written_elsewhere,
 )
 from devlint.source import Source
 
@@ -150,6 +153,8 @@ class Flow:
             if method is not None and method.is_property:
                 summary = self.summary(method, None)
                 return summary.returns if summary is not None else None
+        elif name in self.scope.outside_stores or any(owner.sets_by_variable for owner in cls.lineage):
+            return without_place(found)
         return found
 
     def attribute_at_use(self, cls: Class | None, name: str, frame: Frame) -> Value | None:
@@ -163,7 +168,9 @@ class Flow:
             pending = owner.pending.get(name)
             if pending and frame.role != CONSTRUCTOR:
                 # another method sets it too, to what is not known yet
-                return UNKNOWN if value.kind not in (MODULE,) else value
+                return value if value.kind == MODULE else written_elsewhere(value)
+            if value.kind == MODULE and owner.pending_moves.get(name) and not cls.is_module:
+                return without_place(value)
         if value.kind == DEVICE and value.place.kind == "device" and any(name in c.attrs for c in cls.lineage):
             return value.but(place=Place("device", f"self.{name}", cls.scope))
         if frame.role == CONSTRUCTOR or not cls.is_module:
@@ -222,9 +229,10 @@ class Flow:
             if any(d.rpartition(".")[2] == "contextmanager" for d in function.decorators):
                 result = UNKNOWN
             function.summary = Summary(result, frame.constraints)
-            self._environments[function] = frame.env or {}
+            # functions made here outlive it, with the variables as it leaves them
+            frame.env = self._environments[function] = self._left_to_closures(frame.merge(frame.at_return, frame.env))
             if function.cls is not None:
-                for pending in function.cls.pending.values():
+                for pending in (*function.cls.pending.values(), *function.cls.pending_moves.values()):
                     pending.discard(function.name)
             for inner in frame.nested:
                 self.summary(inner, frame)
@@ -253,6 +261,25 @@ class Flow:
         roots = [f for f in functions if f.name not in called]
         for function in (*storing, *roots, *functions):
             self.summary(function, None)
+        self._drop_unused_optimizers()
+
+    def _drop_unused_optimizers(self) -> None:
+        """An optimizer that nothing reads once its module has moved is no worse for the move."""
+        found = self.facts.built_before_move
+        if not found:
+            return
+        for value in self.values.values():
+            if value.kind == OPTIMIZER:
+                for built in value.items or ():
+                    if built.moved is not None:
+                        found[built.call].used = True
+        self.facts.built_before_move = {call: fact for call, fact in found.items() if fact.used}
+
+    def _left_to_closures(self, env: Env | None) -> Env:
+        written = self.scope.globals_written
+        if env is None or not written.intersection(env):
+            return env or {}
+        return {name: written_elsewhere(value) if name in written else value for name, value in env.items()}
 
     def _closures(self, function: Function, caller: Frame | None) -> tuple[Env, ...]:
         closures: list[Env] = []
@@ -284,7 +311,7 @@ def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:
     if kind == MODULE:
         return value.but(place=self_place, obj=None)
     if kind == TENSOR:
-        if value.ref == "parameter":
+        if value.ref in ("parameter", "buffer"):
             return value.but(place=self_place, origin=value.origin)
         return value.but(attr=attr)
     if kind == THING:

@@ -85,11 +85,21 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return _extreme(frame, node, args)
     if name in ("abs", "round"):
         return value if value.holds_tensors else HOST_DATA if value.kind == DATA else UNKNOWN
+    if name == "getattr" and len(args.positional) > 1:
+        return _getattr(frame, node, args)
     if name in ("any", "all"):
         if first is not None and value.kind == TENSOR:
             frame.wait(node, name, first[0], value, explicit=False)
         return HOST_DATA
     return UNKNOWN
+
+
+def _getattr(frame: Frame, node: cst.Call, args: Args) -> Value:
+    from devlint.flow.expressions import attribute
+
+    attr = args.positional[1][1].text
+    value = attribute(frame, node, args.positional[0][1], attr) if attr is not None else UNKNOWN
+    return join(value, args.positional[2][1]) if len(args.positional) > 2 else value
 
 
 def _carrier(value: Value) -> Value | None:

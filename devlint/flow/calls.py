@@ -6,7 +6,7 @@ its table; a function or class of the project by its summary; a builtin.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import libcst as cst
 
@@ -15,7 +15,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import ArrayUse, BuiltBeforeMove, Move
 from devlint.flow.frame import DEFAULT_PLACE, Frame, parameters_in
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
-from devlint.flow.scope import Class, Function
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import (
     ANY_DTYPE,
     ARRAY,
@@ -46,6 +46,7 @@ from devlint.flow.value import (
     TUPLE,
     UNKNOWN,
     UNKNOWN_KIND,
+    Built,
     Value,
     element,
     join,
@@ -170,7 +171,7 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
     if kind == THING:
         # something moved by `.to()` that is called: a module
         return Value(THING, value.place, node)
-    if kind == INSTANCE:
+    if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
         return project_call(frame, node, method, args, receiver=value) if method is not None else UNKNOWN
     return UNKNOWN
@@ -298,7 +299,7 @@ def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name in table.WRAPPERS:
         return wrap(node, name, args)
     if name in table.OPTIMIZERS:
-        return optimizer(node, args)
+        return optimizer(frame, node, name, args)
     if name in table.LOADERS:
         return loader(frame, node, args)
     if name in table.DATASETS:
@@ -448,8 +449,9 @@ def wrap(node: cst.Call, name: str, args: Args) -> Value:
     asked = args.get(None if name.endswith("Variable") else 1, "requires_grad")
     grad = is_parameter and (asked is None or _is_true(asked[0]))
     if value.kind == TENSOR:
-        return value.but(grad=grad, ref="parameter" if is_parameter or name.endswith("Buffer") else None)
-    return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, ref="parameter")
+        return value.but(grad=grad, ref="parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None)
+    ref = "buffer" if name.endswith("Buffer") else "parameter"
+    return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, ref=ref)
 
 
 def _zero_by(
@@ -611,10 +613,40 @@ def _holds(value: Value) -> bool:
     return value.kind == MODULE and value.holds
 
 
-def optimizer(node: cst.Call, args: Args) -> Value:
+def optimizer(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     first = args.value(0, "params") or UNKNOWN
-    found = parameters_in(first)
-    return Value(OPTIMIZER, UNKNOWN_PLACE, node, items=[p.obj for p in found if p.obj is not None])
+    # a module's own parameters are on the host while its constructor has not moved it
+    modules = tuple(
+        p.obj
+        for p in parameters_in(first)
+        if p.obj is not None and (p.place.is_host or (isinstance(p.obj, Class) and not p.place.is_there))
+    )
+    if not modules or frame.dead:
+        return Value(OPTIMIZER, UNKNOWN_PLACE, node, items=())
+    state = ("built", node) if name in table.EAGER_STATE else None
+    return Value(OPTIMIZER, UNKNOWN_PLACE, node, items=(Built(node, modules, state),))
+
+
+def optimizer_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args) -> Value:
+    """``step`` and ``load_state_dict`` give an optimizer state, which lives where the parameters are then."""
+    key = frame.key(func.value)
+    if name in ("step", "load_state_dict") and receiver.items and key is not None and frame.env is not None and not frame.dead:
+        how = "stepped" if name == "step" else "loaded"
+        built = []
+        for each in receiver.items:
+            if each.moved is None:
+                stateless = frame.facts.names.get(each.call) == "torch.optim.SGD" and not _has_momentum(each.call)
+                if each.state is None and not stateless:
+                    each = each._replace(state=(how, node))
+            elif how == "loaded" and not frame.conditional:
+                frame.facts.built_before_move[each.call].state = None  # replaced, where the module is now
+            built.append(each)
+        frame.env[key] = receiver.but(items=tuple(built))
+    return UNKNOWN
+
+
+def _has_momentum(sgd: cst.Call) -> bool:
+    return len(sgd.args) > 2 or any(arg.star or (arg.keyword is not None and arg.keyword.value == "momentum") for arg in sgd.args)
 
 
 def loader(frame: Frame, node: cst.Call, args: Args) -> Value:
@@ -673,7 +705,7 @@ def module_call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Valu
                 return given
         if forward is not None or any(not isinstance(c, str) and c.find_method("forward") for c in reference.lineage):
             return _module_output(module, operands, node)
-    if module.place.is_there:
+    if module.place.is_there and not frame.scope.wraps_models:
         # a module of unknown make that was moved; sequence lengths stay on the host for packing
         for operand, value in operands:
             if value.kind == TENSOR and value.place.is_host and not _is_length(frame.key(operand)):
@@ -759,6 +791,10 @@ def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, r
                 if operand[1].holds_tensors and operand[1].zero is False:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
     returned = substitute(summary.returns, places)
+    if returned.kind == MODULE and returned.obj is not None:
+        # the argument that is handed back, or what each call makes anew
+        handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
+        returned = returned.but(obj=handed_in.get(returned.obj, node))
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
 
 
@@ -857,7 +893,7 @@ def method_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Val
     if kind in (DATA, ARRAY):
         return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
     if kind == OPTIMIZER:
-        return UNKNOWN
+        return optimizer_method(frame, node, func, receiver, name, args)
     if kind == GENERATOR:
         return receiver if name == "manual_seed" else UNKNOWN
     if kind == LOADER:
@@ -955,7 +991,10 @@ def _register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -
     if given is not None and given[1].text is not None:
         cls.buffers.add(given[1].text)
         if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
-            value = tensor(value.place, node, zero=value.zero, grad=name == "register_parameter", ref="parameter")
+            trained = name == "register_parameter"
+            value = tensor(
+                value.place, node, zero=value.zero, grad=trained, ref="parameter" if trained else "buffer"
+            )
         frame.flow.store(cls, given[1].text, value, node, frame)
         if frame.env is not None:
             frame.env[f"self.{given[1].text}"] = value
@@ -966,6 +1005,8 @@ def _register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -
 def container_method(
     frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
 ) -> Value:
+    from devlint.flow.expressions import any_of, updated
+
     kind = receiver.kind
     key = frame.key(func.value)
     if kind == LIST and name in ("append", "appendleft", "insert", "extend", "add"):
@@ -973,43 +1014,43 @@ def container_method(
         if name == "extend":
             given = element(given)
         items = given if receiver.items is None else join(receiver.items, given)
-        if key is not None and frame.env is not None:
-            updated = receiver.but(items=items, ref=None)
-            if key in frame.env or "." not in key:
-                frame.env[key] = updated
-            elif key.startswith("self.") and frame.cls is not None:
-                frame.flow.store(frame.cls, key[5:], updated, node, frame)
+        longer = receiver.but(items=items, ref=None)
+        frame.change(receiver, key, longer)
+        if key is not None and key.startswith("self.") and frame.cls is not None:
+            if frame.env is None or key not in frame.env:
+                frame.flow.store(frame.cls, key[5:], longer, node, frame)
         return NOTHING
     if kind == DICT:
         if name == "items":
-            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, _any_of(receiver)]))
+            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, any_of(receiver)]))
         if name in ("values", "keys"):
-            return Value(LIST, items=_any_of(receiver) if name == "values" else HOST_DATA)
+            return Value(LIST, items=any_of(receiver) if name == "values" else HOST_DATA)
         if name in ("get", "pop", "setdefault"):
             constant = args.value(0)
-            if constant is not None and constant.text in receiver.items:
-                return receiver.items[constant.text]
-            return UNKNOWN
+            text = constant.text if constant is not None else None
+            found = receiver.items.get(text) if text is not None else None
+            if found is None and name == "setdefault" and text is not None:
+                found = args.value(1) or UNKNOWN
+                if "*" in receiver.items:
+                    found = join(found, receiver.items["*"])
+                frame.change(receiver, key, receiver.but(items={**receiver.items, text: found}))
+            return found or UNKNOWN
         if name == "copy":
-            return receiver
-        if name == "update" and key is not None and frame.env is not None:
-            frame.env[key] = receiver.but(items={**receiver.items, "*": UNKNOWN})
+            return receiver.but(obj=node)
+        if name == "update":
+            by = args.value(0) if args.positional else Value(DICT, items={})
+            for keyword, (_, value) in args.keywords.items():
+                by = updated(by or UNKNOWN, Value(DICT, items={keyword: value}))
+            frame.change(receiver, key, updated(receiver, by if by is not None and not args.starred else UNKNOWN))
+            return NOTHING
+        if name == "clear":
+            frame.change(receiver, key, receiver.but(items={}))
         return UNKNOWN
     if name in ("pop", "popleft"):
         return element(receiver)
     if name == "copy":
         return receiver
     return HOST_DATA if name in ("index", "count") else UNKNOWN
-
-
-def _any_of(dictionary: Value) -> Value:
-    values = list(dictionary.items.values())
-    if not values:
-        return UNKNOWN
-    joined = values[0]
-    for value in values[1:]:
-        joined = join(joined, value)
-    return joined
 
 
 # tensors ------------------------------------------------------------------------------------------
@@ -1146,7 +1187,7 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
     non_blocking = _non_blocking(how, args)
     if sure and not frame.dead:
         frame.facts.moves[node] = Move(node, how, func.value, receiver, target, target_node, non_blocking)
-    if how == "cpu" or (target.is_host and sure):
+    if how == "cpu" or (target.is_host and sure and non_blocking is False):
         if receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved"):
             frame.wait(node, how, func.value, receiver, explicit=True)
     kind = receiver.kind
@@ -1168,7 +1209,7 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
     if kind == MODULE:
         return move_module(frame, node, func, receiver, target)
     if kind == SELF:
-        return receiver
+        return _move_self(frame, node, func, receiver, target)
     moved = Value(THING, target, node, ref="moved", obj=node)
     # a model is moved in place, whether or not the result is used
     key = frame.key(func.value)
@@ -1234,21 +1275,62 @@ def move_module(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value
     env = frame.env
     if env is None:
         return moved
+    key = frame.key(func.value)
     if module.obj is not None:
+        names = []
         for name, value in env.items():
             if value.kind == MODULE and value.obj is module.obj:
+                names.append(name)
                 env[name] = value.but(place=target, origin=node)
-            elif value.kind == OPTIMIZER and value.items and module.obj in value.items:
-                if not frame.dead and not module.place.is_there and value.origin is not None:
-                    called = frame.key(func.value) or "the module"
-                    frame.facts.built_before_move.setdefault(
-                        value.origin, BuiltBeforeMove(value.origin, called, node)
-                    )
-    key = frame.key(func.value)
+        _leave_optimizers_behind(frame, node, [module.obj], key or (names or ["the module"])[0], target)
     if key is not None:
         env[key] = moved
         frame.flow.has_paths = frame.flow.has_paths or "." in key
     return moved
+
+
+def _move_self(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, target: Place) -> Value:
+    """``self.to(device)``: a constructor moves its module, and the modules that it has put in so far."""
+    env, name = frame.env, frame.key(func.value)
+    if env is None or name is None or frame.role != CONSTRUCTOR or receiver.ref is None or not receiver.ref.is_module:
+        return receiver
+    parts = {key: value for key, value in env.items() if value.kind == MODULE and key.startswith(f"{name}.")}
+    for key, value in parts.items():
+        env[key] = value.but(place=target, origin=node)
+    env[name] = moved = receiver.but(place=target)
+    objects = [receiver.ref, *(value.obj for value in parts.values() if value.obj is not None)]
+    _leave_optimizers_behind(frame, node, objects, name, target)
+    return moved
+
+
+def _leave_optimizers_behind(frame: Frame, node: cst.Call, moved: list[Any], module: str, target: Place) -> None:
+    """Note which optimizers were built from parameters of what moves from the host to a device now."""
+    env = frame.env
+    if env is None or frame.dead or not (target.is_there or target.kind == "param"):
+        return
+    for name, value in env.items():
+        if value.kind != OPTIMIZER or not value.items:
+            continue
+        built = []
+        for each in value.items:
+            if each.moved is None and any(obj in each.modules for obj in moved):
+                each = each._replace(moved=node)
+                # an attribute is there for others to use
+                frame.facts.built_before_move.setdefault(
+                    each.call, BuiltBeforeMove(each.call, module, node, each.state, used="." in name)
+                )
+            built.append(each)
+        env[name] = value.but(items=tuple(built))
+
+
+def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
+    """The identity of the module that ``model.backbone`` is a part of: both move with it."""
+    while type(part) is cst.Attribute:
+        part = part.value
+        value = frame.values.get(part)
+        if value is not None and value.kind == MODULE and value.obj is not None:
+            return value.obj
+    return None
 
 
 def module_method(
@@ -1261,7 +1343,7 @@ def module_method(
         if method is not None and not method.is_property:
             return project_call(frame, node, method, args, module)
     if name in ("parameters", "buffers"):
-        return Value(PARAMS, module.place, node, obj=module.obj)
+        return Value(PARAMS, module.place, node, obj=module.obj if module.obj is not None else _whole(frame, func.value))
     if name in ("named_parameters", "named_buffers"):
         return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, tensor(module.place, node, obj=module.obj)]))
     if name in ("state_dict",):

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import libcst as cst
 
 from devlint.flow import hypothesis
-from devlint.flow.calls import Args, call
+from devlint.flow.calls import Args, call, substitute
 from devlint.flow.frame import Env, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
+from devlint.flow.scope import Class
 from devlint.flow.value import (
     ANY_DTYPE,
     ARRAY,
@@ -37,6 +38,7 @@ from devlint.flow.value import (
     element,
     join,
     tensor,
+    written_elsewhere,
 )
 
 _TENSOR_DATA_ATTRIBUTES = frozenset(
@@ -87,7 +89,7 @@ def _attribute(frame: Frame, node: cst.Attribute) -> Value:
     return attribute(frame, node, base, attr)
 
 
-def attribute(frame: Frame, node: cst.Attribute, base: Value, attr: str) -> Value:
+def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
     """``base.attr`` where no path says more."""
     kind = base.kind
     if kind == NAME:
@@ -109,27 +111,46 @@ def attribute(frame: Frame, node: cst.Attribute, base: Value, attr: str) -> Valu
         return UNKNOWN
     if kind == SELF:
         value = frame.flow.attribute_at_use(base.ref, attr, frame)
-        if value is not None:
-            return value
-        return _unknown_attribute(frame, node, attr)
+        if value is None:
+            value = _of_methods(frame, base, attr)
+        return value if value is not None else _unknown_attribute(frame, node, attr)
     if kind == MODULE:
         return _module_attribute(frame, node, base, attr)
     if kind == INSTANCE:
-        value = frame.flow.attribute_of(base.ref, attr)
+        value = _of_methods(frame, base, attr)
+        if value is None:
+            value = frame.flow.attribute_of(base.ref, attr)
         return value if value is not None else _unknown_attribute(frame, node, attr)
     if kind == DEVICE:
         if attr == "type" and base.place.is_host:
             return Value(DATA, base.place, text="cpu")
         return HOST_DATA if attr in ("type", "index") else UNKNOWN
     if kind == CLASS:
-        value = frame.flow.attribute_of(base.ref, attr)
-        return value if value is not None and value.kind != TENSOR else UNKNOWN
+        if any(attr in owner.attrs_of_class for owner in base.ref.lineage):
+            return frame.flow.attribute_of(base.ref, attr) or UNKNOWN
+        method = base.ref.find_method(attr)
+        return Value(FUNCTION, ref=method) if method is not None and not method.is_property else UNKNOWN
     if kind == ARRAY:
         return NUMPY_ARRAY if attr == "T" else HOST_DATA
     return _unknown_attribute(frame, node, attr)
 
 
-def _unknown_attribute(frame: Frame, node: cst.Attribute, attr: str) -> Value:
+def _of_methods(frame: Frame, base: Value, attr: str) -> Value | None:
+    """A method bound to the object, or what a property of it gives; ``None`` where the class has no such."""
+    method = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
+    if method is None:
+        return None
+    if not method.is_property:
+        return Value(FUNCTION, ref=method, items=None if method.is_static or method.is_classmethod else base)
+    if any(attr in owner.attrs for owner in base.ref.lineage):
+        return None  # a subclass sets it
+    summary = frame.flow.summary(method, frame)
+    if summary is None:
+        return None
+    return substitute(summary.returns, {("self", cls.scope): base.place for cls in base.ref.lineage})
+
+
+def _unknown_attribute(frame: Frame, node: cst.BaseExpression, attr: str) -> Value:
     if hypothesis.names_device(attr):
         key = frame.key(node)
         return Value(DEVICE, frame.symbol(key) if key is not None else SOMEWHERE)
@@ -138,17 +159,20 @@ def _unknown_attribute(frame: Frame, node: cst.Attribute, attr: str) -> Value:
     return UNKNOWN
 
 
-def _module_attribute(frame: Frame, node: cst.Attribute, base: Value, attr: str) -> Value:
+def _module_attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
     if attr == "device":
         return Value(DEVICE, base.place, base.origin) if base.place.is_known else _unknown_attribute(frame, node, attr)
     if attr == "dtype":
         return ANY_DTYPE
     if attr == "module":
         return base
-    if not isinstance(base.ref, str) and base.ref is not None:
+    if isinstance(base.ref, Class):
+        value = _of_methods(frame, base, attr)
+        if value is not None:
+            return value
         value = frame.flow.attribute_of(base.ref, attr)
         if value is not None:
-            if value.kind == MODULE or value.grad:
+            if value.kind == MODULE or value.grad or value.ref in ("parameter", "buffer"):
                 return value.but(place=base.place, obj=None)
             return UNKNOWN
     if attr in ("weight", "bias"):
@@ -193,9 +217,9 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
         return element(base)
     if kind == DICT:
         constant = _constant_key(indices[0][0]) if len(indices) == 1 else None
-        if constant is not None and constant in base.items:
-            return base.items[constant]
-        return base.items.get("*", UNKNOWN)
+        if constant is not None:
+            return base.items.get(constant) or base.items.get("*", UNKNOWN)
+        return any_of(base)
     if kind == MODULE:
         return element(base) if not sliced else base
     if kind == ARRAY:
@@ -221,6 +245,15 @@ def _index_tensor(
     if any(index.kind == TENSOR and index.zero is False for _, index in indices):
         zero = False
     return base.but(zero=zero, grad=False, obj=None, ref=base.ref if base.ref == "mask" else None)
+
+
+def any_of(dictionary: Value) -> Value:
+    """What some key of a dictionary holds."""
+    values = list(dictionary.items.values())
+    joined = values[0] if values else UNKNOWN
+    for value in values[1:]:
+        joined = join(joined, value)
+    return joined
 
 
 def _integer(node: cst.BaseExpression) -> int | None:
@@ -326,6 +359,8 @@ def operate(
         mask = left.ref == "mask" or right.ref == "mask"
         bitwise = operator in (cst.BitAnd, cst.BitOr, cst.BitXor)
         return tensor(place, chosen.origin, zero=zero, ref="mask" if mask and bitwise else None, attr=chosen.attr)
+    if a == DICT and b == DICT and operator in (cst.BitOr, cst.BitOrAssign):
+        return updated(left, right)
     if a == LIST and operator in (cst.Add, cst.AddAssign, cst.Multiply):
         return join(left, right) if b == LIST else left
     if a == ARRAY or b == ARRAY:
@@ -335,6 +370,17 @@ def operate(
     if a == DATA and left.text is not None and operator in (cst.Modulo, cst.Add, cst.Multiply):
         return Value(DATA, HOST_DATA.place, text="cuda") if left.text.startswith("cuda") else HOST_DATA
     return UNKNOWN
+
+
+def updated(dictionary: Value, by: Value) -> Value:
+    """A dictionary after ``update``: all of it may have changed where what came in is not known."""
+    if by.kind != DICT:
+        return dictionary.but(items={"*": UNKNOWN})
+    items = {**dictionary.items, **by.items}
+    if "*" in by.items:
+        items["*"] = any_of(Value(DICT, items=items))
+        items = {key: join(value, items["*"]) for key, value in items.items()}
+    return dictionary.but(items=items)
 
 
 def _zero_together(a: bool | None, b: bool | None) -> bool | None:
@@ -564,7 +610,7 @@ def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.
         frame.forget(name)
         env[name] = named_value(frame, name, value, target)
         if frame.function is None and name in frame.scope.globals_written:
-            env[name] = _global_value(env[name])
+            env[name] = written_elsewhere(env[name])
     elif kind is cst.Attribute:
         _bind_attribute(frame, target, value, statement)
     elif kind is cst.Subscript:
@@ -573,11 +619,6 @@ def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.
         _unpack(frame, target, value, statement)
     elif kind is cst.StarredElement:
         bind(frame, target.value, Value(LIST, items=element(value)), statement)
-
-
-def _global_value(value: Value) -> Value:
-    # functions write it too, at times of their own
-    return value if value.kind in (NAME, FUNCTION, CLASS) else UNKNOWN
 
 
 def named_value(frame: Frame, name: str, value: Value, target: cst.CSTNode) -> Value:

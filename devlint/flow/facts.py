@@ -69,11 +69,17 @@ class ArrayUse:
 
 @dataclass(eq=False)
 class BuiltBeforeMove:
-    """An optimizer was built from (or loaded for) a module that is moved afterwards in the same flow."""
+    """An optimizer was built by ``optimizer`` from parameters of a module on the host, and used once ``move`` had moved it.
 
-    optimizer: cst.CSTNode
+    ``module`` is what the module is called there. ``state``: how and where the optimizer got state before the move,
+    as (``built``, ``loaded`` or ``stepped``, node).
+    """
+
+    optimizer: cst.Call
     module: str
-    move: cst.CSTNode
+    move: cst.Call
+    state: tuple[str, cst.CSTNode] | None
+    used: bool
 
 
 @dataclass(eq=False)

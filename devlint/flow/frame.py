@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from devlint.flow import hypothesis
+from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Wait
 from devlint.flow.place import (
     CANNOT_TELL,
@@ -87,6 +88,7 @@ class Frame:
         self.dead = 0  # inside a branch the hypothesis rules out
         self.conditional = 0  # inside a branch that may not run
         self.returns: list[Value] = []
+        self.at_return: Env | None = None  # the variables as they are where the function returns
         self.constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = []
         self.loops: list[tuple[list[Env], list[Env]]] = []
         self.nested: list[Function] = []
@@ -130,6 +132,17 @@ class Frame:
         for key in [k for k in env if k.startswith(dot) or k.startswith(bracket)]:
             del env[key]
 
+    def change(self, old: Value, key: str | None, new: Value) -> None:
+        """A container is changed in place: under the path given, and under every other name it has."""
+        env = self.env
+        if env is None:
+            return
+        for name, value in env.items():
+            if value.kind == old.kind and (value is old or (value.obj is old.obj and old.obj is not None)):
+                env[name] = new if value is old else join(value, new)
+        if key is not None and (key in env or ("." not in key and "[" not in key)):
+            env[key] = new
+
     # self ---------------------------------------------------------------------------------------
 
     @property
@@ -167,7 +180,8 @@ class Frame:
             return value.place
         if kind == UNKNOWN_KIND and node is not None:
             key = self.key(node)
-            if key is not None and hypothesis.names_device(_last_word(key)):
+            last = _last_word(key) if key is not None else ""
+            if key is not None and (hypothesis.names_device(last) or hypothesis.numbers_device(last)):
                 return self.symbol(key)
             if type(node) is cst.Name and self.function is not None and node.value in self.function.param_names:
                 return Place("param", node.value, self.id)
@@ -330,8 +344,8 @@ class Frame:
             return UNKNOWN if len(tails) > 1 else Value("array", HOST)
         if "DataLoader" in tails or (not types and hypothesis.LOADER_NAME.search(name)):
             return Value(LOADER, UNKNOWN_PLACE, param)
-        if "Module" in tails and len(tails) == 1:
-            return Value(MODULE, self.module_parameter_place(name), param, obj=param)
+        if len(tails) == 1 and (made_of := self._module_type(types[0])) is not None:
+            return Value(MODULE, self.module_parameter_place(name), param, obj=param, ref=made_of or None)
         if "Optimizer" in tails or (not types and hypothesis.OPTIMIZER_NAME.search(name)):
             return Value(OPTIMIZER, UNKNOWN_PLACE, param)
         if not types and hypothesis.MODEL_NAME.match(name) and (function.is_module_by_use(name) or name in function.called):
@@ -355,14 +369,24 @@ class Frame:
             return Value(THING, place, param)
         return UNKNOWN
 
+    def _module_type(self, name: str) -> Class | str | None:
+        """The class of modules that an annotation names, empty for any; ``None`` where it names none."""
+        cls = self.scope.class_names.get(name)
+        if cls is not None:
+            return cls if cls.is_module else None
+        head, dot, rest = name.partition(".")
+        qualified = self.scope.imports.get(head, head) + dot + rest
+        if qualified in table.MODULES and table.MODULES[qualified].kind != "container":
+            return qualified
+        return "" if name.rpartition(".")[2] == "Module" or qualified in table.MODULES else None
+
     def parameter_place(self, name: str) -> Place:
         """Where a tensor handed in as ``name`` lives."""
         function = self.function
         assert function is not None
         if self.role == HOST_SIDE:
             return HOST
-        import os
-        if self.role == DEVICE_SIDE or os.environ.get("XPLAIN"):
+        if self.role == DEVICE_SIDE:
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)
 
@@ -373,7 +397,9 @@ class Frame:
             return UNKNOWN_PLACE
         if function.attributes.get(name, set()) & {"to", "cuda", "cpu"}:
             return UNKNOWN_PLACE  # the function moves it itself
-        return Place("device", name, function.scope)
+        # a function that never speaks of a device runs wherever its caller put the model
+        there = self.role == DEVICE_SIDE or function.device_aware
+        return Place("device" if there else "param", name, function.scope)
 
     # joins --------------------------------------------------------------------------------------
 
@@ -442,6 +468,8 @@ def parameters_in(value: Value) -> list[Value]:
     kind = value.kind
     if kind == PARAMS or (kind == TENSOR and value.obj is not None):
         return [value]
+    if kind == LIST and isinstance(value.ref, tuple):
+        return [p for item in value.ref for p in parameters_in(item)]
     if kind == LIST and value.items is not None:
         return parameters_in(value.items)
     if kind == TUPLE:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _DEVICE_NAME = re.compile(r"^(_?(torch_?)?device(_id)?|dev|_?\w+_device)$")
 _NOT_A_DEVICE = re.compile(r"(multi|single|num|per|cross|same|no|on|is|use|data_device|on_host|host|cpu|meta)_device$|^is_|^use_|^has_|^n_|_per_device$")
+_DEVICE_NUMBER = re.compile(r"^_?((local|global)_?)?rank$|^gpu(_?(id|idx|index|num|rank))?$")
 _ACCELERATOR_FLAG = re.compile(r"^(use_|has_|with_|on_|is_)?(cuda|gpu|gpus|cuda_available|gpu_available)$")
 _HOST_FLAG = re.compile(r"^(no|disable|not)_(cuda|gpu)$|^(use_|force_)?cpu(_only)?$")
 _AVAILABLE = re.compile(r"^torch\.(cuda|accelerator)\.is_available$")
@@ -37,6 +38,11 @@ ARGUMENTS_NAME = re.compile(r"^(args|opt|opts|cfg|config|hparams|flags|FLAGS|par
 def names_device(name: str) -> bool:
     """``device``, ``torch_device``, ``compute_device``: a name that stands for the target device."""
     return _DEVICE_NAME.match(name) is not None and _NOT_A_DEVICE.search(name) is None
+
+
+def numbers_device(name: str) -> bool:
+    """``rank``, ``local_rank``, ``gpu``: a name that stands for the target device where one is asked for."""
+    return _DEVICE_NUMBER.match(name) is not None
 
 
 def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:

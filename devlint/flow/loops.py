@@ -1,7 +1,9 @@
-"""Loops: what one iterates over, whether it drives device work, and what it rebinds."""
+"""Loops: what one iterates over, whether it drives device work, what it changes, and how often a node in it runs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import hypothesis
 from devlint.flow.scope import dotted, target_names
-from devlint.flow.value import LOADER, MODULE, THING, Value
+from devlint.flow.value import LOADER, MODULE, OPTIMIZER, TENSOR, THING, Value
 
 if TYPE_CHECKING:
     from devlint.flow import Flow
@@ -22,7 +24,8 @@ class Loop:
 
     ``over`` is what it iterates. ``loader``: it goes through a data loader. ``works``: the nodes
     that drive the device once an iteration (a model called, ``backward``, an optimizer's ``step``), its
-    inner loops' included. ``rebinds``: names, and paths such as ``self.x``, that its body binds.
+    inner loops' included. ``rebinds``: names, and paths such as ``self.x``, that its body binds;
+    ``writes``: those it writes into; ``handed``: those it gives to functions that might.
     """
 
     node: cst.For | cst.While
@@ -30,10 +33,26 @@ class Loop:
     loader: bool = False
     works: list[cst.CSTNode] = field(default_factory=list)
     rebinds: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    handed: set[str] = field(default_factory=set)
 
     @property
     def drives_device(self) -> bool:
         return bool(self.works)
+
+    def binds(self, path: str) -> bool:
+        """Whether the body binds the path, or a name that it starts with, anew."""
+        return any(part in self.rebinds for part in _beginnings(path))
+
+    def changes(self, path: str) -> bool:
+        """Whether the value that the path names may be another one in the next iteration."""
+        return self.binds(path) or any(p in self.writes or p in self.handed for p in _beginnings(path))
+
+
+def _beginnings(path: str) -> list[str]:
+    """``a``, ``a.b`` and ``a.b.c`` of ``a.b.c``."""
+    parts = path.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def loop_of(flow: Flow, node: cst.CSTNode) -> Loop | None:
@@ -88,12 +107,18 @@ def _read(flow: Flow, node: cst.For | cst.While, loop: Loop) -> None:
             continue
         if kind in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr):
             _paths(current.target, loop.rebinds)
+            if kind is cst.AugAssign or type(current.target) is not cst.Name:
+                loop.writes.add(_holder(current.target))
         elif kind is cst.For or kind is cst.CompFor:
             target_names(current.target, loop.rebinds)
         elif kind is cst.AsName:
             target_names(current.name, loop.rebinds)
-        elif kind is cst.Call and _drives(flow, current):
-            loop.works.append(current)
+        elif kind is cst.Del:
+            _paths(current.target, loop.rebinds)
+        elif kind is cst.Call:
+            if _drives(flow, current):
+                loop.works.append(current)
+            _read_call(flow, current, loop)
         for field_name in reversed(tree.CHILDREN.get(kind.__name__, ())):
             child = getattr(current, field_name)
             if type(child) is tuple or type(child) is list:
@@ -113,6 +138,61 @@ def _paths(target: cst.BaseExpression, into: set[str]) -> None:
     name = dotted(target)
     if name:
         into.add(name)
+
+
+#: Methods that change what they are called on, besides those whose name ends with an underscore.
+_CHANGING = frozenset(
+    "append appendleft extend insert update pop popleft clear remove discard add sort setdefault fill put resize".split()
+)
+_READING = frozenset(
+    "print len isinstance enumerate zip range float int bool str repr sum max min abs list tuple type id hasattr "
+    "getattr sorted reversed iter next any all round".split()
+)
+_LOSS_NAME = re.compile(r"loss|criterion", re.I)
+
+
+def _read_call(flow: Flow, call: cst.Call, loop: Loop) -> None:
+    """What a call in the body writes into, and what it may write into."""
+    func, qualified = call.func, flow.name_of(call)
+    plain = [path for arg in call.args if (path := dotted(arg.value))]
+    loop.writes |= {dotted(arg.value) for arg in call.args if arg.keyword is not None and arg.keyword.value == "out"}
+    if qualified:
+        tail = qualified.rpartition(".")[2]
+        if plain and (_in_place(tail) or tail == "copyto"):
+            loop.writes.add(plain[0])  # nn.init.normal_(w)
+        return
+    if type(func) is cst.Attribute:
+        name = func.attr.value
+        if _in_place(name) or name in _CHANGING:
+            loop.writes.add(_holder(func.value))
+        receiver = flow.value(func.value)
+        if receiver.kind in (TENSOR, THING, MODULE, OPTIMIZER):
+            return
+    else:
+        name = func.value if type(func) is cst.Name else ""
+    called = flow.value(func)
+    if called.kind == MODULE or called.kind == THING or name in _READING or _LOSS_NAME.search(name):
+        return
+    if hypothesis.MODEL_NAME.match(name) and called.kind not in ("class", "function"):
+        return
+    loop.handed.update(plain)
+
+
+def _in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _holder(node: cst.BaseExpression) -> str:
+    """``a.b`` of ``a.b[0].view(-1)``: whose memory an expression shows."""
+    while True:
+        if type(node) is cst.Subscript:
+            node = node.value
+        elif type(node) is cst.Call and type(node.func) is cst.Attribute:
+            node = node.func.value
+        elif type(node) is cst.Attribute and node.attr.value in ("data", "grad", "T"):
+            node = node.value
+        else:
+            return dotted(node)
 
 
 def _drives(flow: Flow, call: cst.Call) -> bool:
@@ -135,3 +215,126 @@ def _drives(flow: Flow, call: cst.Call) -> bool:
     if type(func) is cst.Attribute and value.kind == "unknown":
         return hypothesis.MODEL_NAME.match(func.attr.value) is not None and not isinstance(func.value, cst.Call)
     return False
+
+
+# how often ----------------------------------------------------------------------------------------
+
+
+def working_loop(flow: Flow, node: cst.CSTNode) -> Loop | None:
+    """The nearest loop around a node that drives the device or goes through a loader, within the same function."""
+    loop = loop_of(flow, node)
+    while loop is not None and not loop.works and not loop.loader:
+        loop = loop_of(flow, loop.node)
+    return loop
+
+
+def runs_by_epoch(flow: Flow, loop: Loop) -> bool:
+    """Whether one iteration is many steps: the loop counts epochs, or a loop inside it drives the device."""
+    node = loop.node
+    if type(node) is cst.For:
+        names: set[str] = set()
+        target_names(node.target, names)
+        if any("epoch" in name.lower() for name in names):
+            return True
+        if not loop.loader and any(
+            type(n) is cst.Name and "epoch" in n.value.lower() for n in tree.walk(node.iter)
+        ):
+            return True
+    if loop.loader:
+        return False
+    return any((inner := loop_of(flow, work)) is not None and inner is not loop for work in loop.works)
+
+
+def runs_sometimes(flow: Flow, node: cst.CSTNode, loop: Loop) -> bool:
+    """Whether a node of the loop is evaluated in some iterations only: under a test that comes out differently from
+    one iteration to the next, or is about logging; on the way out of the loop; in an exception handler."""
+    parents = flow.source.parents
+    child, current = node, parents[node]
+    while child is not loop.node:
+        kind = type(current)
+        if kind in (cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase):
+            return True
+        if kind is cst.If or kind is cst.IfExp:
+            if child is not current.test and not _steady(current.test, loop):
+                return True
+        elif kind is cst.BooleanOperation:
+            if child is current.right and not _steady(current.left, loop):
+                return True
+        elif kind is cst.IndentedBlock and _skipped_or_left(current.body, child):
+            return True
+        child, current = current, parents[current]
+    return False
+
+
+#: Words of names that say when to log, save or show.
+_OCCASION = re.compile(
+    r"debug|verbose|log|print|profil|plot|vis|report|display|show|dump|save|interval|freq|every|should|sync_grad|last|"
+    r"first|due|step|iter|count|tick|elapsed|write|monitor|sanity|dry_run|check",
+    re.I,
+)
+_SAME_ALL_RUN = re.compile(r"^(isinstance|hasattr|callable|len|\w*main_process|\w*rank|is_\w+)$")
+
+
+def _steady(test: cst.BaseExpression, loop: Loop) -> bool:
+    """Whether a test comes out the same in (nearly) every iteration."""
+    kind = type(test)
+    if kind is cst.Name or kind is cst.Attribute:
+        path = dotted(test)
+        return bool(path) and not loop.binds(path) and not _OCCASION.search(path.rpartition(".")[2])
+    if kind is cst.UnaryOperation:
+        return _steady(test.expression, loop)
+    if kind is cst.BooleanOperation:
+        return _steady(test.left, loop) and _steady(test.right, loop)
+    if kind is cst.Comparison:
+        if len(test.comparisons) == 1 and type(test.comparisons[0].operator) is cst.IsNot:
+            return True  # `if loss is not None`, `if writer is not None`
+        return _steady(test.left, loop) and all(_steady(c.comparator, loop) for c in test.comparisons)
+    if kind is cst.Call:
+        name = dotted(test.func).rpartition(".")[2]
+        if name == "isinstance":
+            return True
+        return bool(_SAME_ALL_RUN.match(name)) and all(_steady(arg.value, loop) for arg in test.args)
+    if kind is cst.Subscript:
+        return _steady(test.value, loop) and all(
+            type(item.slice) is cst.Index and _steady(item.slice.value, loop) for item in test.slice
+        )
+    if kind is cst.Tuple or kind is cst.List or kind is cst.Set:
+        return all(_steady(item.value, loop) for item in test.elements)
+    if kind is cst.SimpleString:
+        return not _OCCASION.search(test.value)
+    return kind is cst.Integer or kind is cst.Float
+
+
+def _skipped_or_left(statements: Sequence[cst.CSTNode], here: cst.CSTNode) -> bool:
+    """Whether the way to a statement of a block is guarded (``if step % 10: continue``) or leads out of the loop."""
+    position = next(i for i, statement in enumerate(statements) if statement is here)
+    for statement in statements[:position]:
+        if type(statement) is cst.If and _ends_with(statement.body, cst.Continue) and _counts(statement.test):
+            return True
+    return any(leaves(statement) for statement in statements[position:])
+
+
+def _counts(test: cst.BaseExpression) -> bool:
+    """``step % 10``, ``not accelerator.sync_gradients``."""
+    return any(
+        (type(n) is cst.BinaryOperation and type(n.operator) is cst.Modulo)
+        or (type(n) is cst.Name and ("sync_grad" in n.value or "should" in n.value))
+        for n in tree.walk(test)
+    )
+
+
+def leaves(statement: cst.CSTNode) -> bool:
+    """``break``, ``return``, ``raise`` or ``sys.exit()``."""
+    if type(statement) is not cst.SimpleStatementLine:
+        return False
+    last = statement.body[-1]
+    if type(last) is cst.Expr and type(last.value) is cst.Call:
+        return dotted(last.value.func) in ("exit", "quit", "sys.exit", "os._exit")
+    return type(last) in (cst.Break, cst.Return, cst.Raise)
+
+
+def _ends_with(block: cst.BaseSuite, kind: type) -> bool:
+    last = block.body[-1] if block.body else None
+    if type(last) is cst.SimpleStatementLine:
+        last = last.body[-1]
+    return type(last) is kind

@@ -73,6 +73,10 @@ class Function:
         self.globals: set[str] = set()
         self.device_aware = False
         self.is_generator = False
+        self.sets_by_variable = False
+        self.moves: set[str] = set()  # attributes of self that it calls .to() or the like on
+        self.passed: set[str] = set()  # names handed to calls
+        self.items_set: set[str] = set()  # names of which items are set
         self.hints: set[str] = set()  # parameters a caller of the file hands tensors to
         self.summary: Any = None  # filled by the interpreter
 
@@ -118,6 +122,7 @@ class Class:
         self.node = node
         self.name = node.name.value
         self.scope = id(node)
+        self.sets_by_variable = False  # setattr(self, name, ...)
         self.bases: list[str] = []  # qualified, or the name of a class of the file
         self.local_bases: list[Class] = []
         self.methods: dict[str, Function] = {}
@@ -128,6 +133,7 @@ class Class:
         self.attrs_of_class: set[str] = set()  # bound in the class body
         self.buffers: set[str] = set()  # registered as parameter or buffer
         self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
+        self.pending_moves: dict[str, set[str]] = {}  # likewise, that may move the module it holds
         self.evaluated = False
         self.is_module = self.is_dataset = self.self_moving = False
 
@@ -169,6 +175,8 @@ class Scope:
         self.functions: dict[cst.FunctionDef, Function] = {}
         self.classes: dict[cst.ClassDef, Class] = {}
         self.globals_written: set[str] = set()
+        self._wraps: bool | None = None
+        self.outside_stores: set[str] = set()  # attributes set on something else than self
         self._read_imports()
         self._read_definitions()
         self._classify()
@@ -217,12 +225,29 @@ class Scope:
             if cls is not None:
                 for attr in function.stores:
                     cls.pending.setdefault(attr, set()).add(function.name)
+                for attr in function.moves:
+                    cls.pending_moves.setdefault(attr, set()).add(function.name)
+                cls.sets_by_variable |= function.sets_by_variable
             self.globals_written |= function.globals
+        self._read_outside_stores()
         self.class_names = {c.name: c for c in self.classes.values()}
         self.function_names: dict[str, Function] = {}
         for function in self.functions.values():
             if function.cls is None and function.outer is None:
                 self.function_names.setdefault(function.name, function)
+
+    def _read_outside_stores(self) -> None:
+        nodes = self.source.nodes
+        for kind in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr):
+            for node in nodes.get(kind, ()):
+                _outside_stores(node.target, self.outside_stores)
+        for item in nodes.get(cst.AsName, ()):
+            _outside_stores(item.name, self.outside_stores)
+        for call in nodes.get(cst.Call, ()):
+            if type(call.func) is cst.Name and call.func.value == "setattr" and len(call.args) == 3:
+                holder, name = call.args[0].value, call.args[1].value
+                if type(name) is cst.SimpleString and _dotted(holder) != "self":
+                    self.outside_stores.add(str(name.evaluated_value))
 
     def _classify(self) -> None:
         for cls in self.classes.values():
@@ -250,6 +275,13 @@ class Scope:
                 or any(_MODULE_BASE.search(tail) for tail in tails)
                 or (bool(tails) and "forward" in cls.methods and cls.find_method("__init__") is not None and _makes_layers(cls))
             )
+
+    @property
+    def wraps_models(self) -> bool:
+        """The file names a wrapper that moves the inputs of the model it wraps (DDP, DataParallel, accelerate's hooks)."""
+        if self._wraps is None:
+            self._wraps = bool(_WRAPPERS.search(self.source.text))
+        return self._wraps
 
     # roles --------------------------------------------------------------------------------------
 
@@ -318,6 +350,7 @@ class Scope:
         return names
 
 
+_WRAPPERS = re.compile(r"DataParallel|\bDDP\b|FSDP|[Aa]ccelerator\b|dispatch_model|deepspeed|device_map")
 _MODULE_BASE = re.compile(
     r"^(Module|nn\.Module|LightningModule|PreTrainedModel|ModelMixin|PreTrainedModelMixin|Metric|BaseModel|"
     r"\w*PreTrainedModel|\w+Layer|\w+Module)$"
@@ -376,6 +409,10 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
     while stack:
         node = stack.pop()
         kind = type(node)
+        if kind is cst.Name:
+            if node.value == "device":
+                function.device_aware = True
+            continue
         if kind is cst.Attribute:
             base = node.value
             attr = node.attr.value
@@ -385,6 +422,8 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                     function.self_calls.add(attr)
             if attr == "device" or attr == "cuda" or attr == "is_cuda":
                 function.device_aware = True
+            elif attr == "__dict__" and _dotted(base) == "self":
+                function.sets_by_variable = True
             stack.append(base)
             continue
         if kind is cst.Call:
@@ -397,8 +436,19 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                 if name:
                     head, _, rest = name.partition(".")
                     function.calls.add(imports.get(head, head) + "." + rest)
+                    if func.attr.value in table.MOVES:
+                        _attributes_set(func.value, function.moves)  # a module is moved in place
+            for arg in node.args:
+                if type(arg.value) is cst.Name:
+                    function.passed.add(arg.value.value)
             if node.args and not node.args[0].star:
                 first = node.args[0].value
+                if type(func) is cst.Name and func.value == "setattr" and _dotted(first) == "self" and len(node.args) == 3:
+                    name_node = node.args[1].value
+                    if type(name_node) is cst.SimpleString:
+                        function.stores.add(str(name_node.evaluated_value))
+                    else:
+                        function.sets_by_variable = True
                 if type(first) is cst.Name:
                     if _takes_tensor(func, imports):
                         function.called_with.add(first.value)
@@ -416,6 +466,8 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                 continue
         elif kind is cst.AssignTarget or kind is cst.AugAssign or kind is cst.AnnAssign or kind is cst.NamedExpr:
             _names(node.target, assigned)
+            if type(node.target) is cst.Subscript:
+                _names(node.target.value, function.items_set)
             if kind is not cst.AugAssign:  # `self.total += x` writes into the same tensor
                 _attributes_set(node.target, function.stores)
         elif kind is cst.For or kind is cst.CompFor:
@@ -454,6 +506,16 @@ def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
         _attributes_set(target.value, into)
 
 
+def _outside_stores(target: cst.BaseExpression, into: set[str]) -> None:
+    kind = type(target)
+    if kind is cst.Attribute:
+        if not (type(target.value) is cst.Name and target.value.value == "self"):
+            into.add(target.attr.value)
+    elif kind is cst.Tuple or kind is cst.List:
+        for item in target.elements:
+            _outside_stores(item.value, into)
+
+
 def _names(target: cst.BaseExpression, into: set[str]) -> None:
     kind = type(target)
     if kind is cst.Name:
@@ -484,6 +546,8 @@ def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
     head, _, rest = name.partition(".")
     qualified = imports.get(head, head) + "." + rest
     if qualified.startswith("torch.nn.functional."):
+        return True
+    if qualified in table.LIKE:
         return True
     operation = table.FUNCTIONS.get(qualified)
     return operation is not None and operation.operands in ("all", "first") and func.attr.value not in _NOT_EVIDENCE

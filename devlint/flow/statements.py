@@ -9,7 +9,8 @@ import libcst as cst
 from devlint.flow import hypothesis
 from devlint.flow.expressions import bind, evaluate, named_value, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Env, Frame
-from devlint.flow.scope import annotation_names, imported, is_tensor_annotation
+from devlint.flow.place import UNKNOWN_PLACE
+from devlint.flow.scope import annotation_names, dotted, imported, is_tensor_annotation
 from devlint.flow.value import (
     CLASS,
     CONTEXT,
@@ -108,6 +109,7 @@ def _return(frame: Frame, node: cst.Return) -> None:
     value = evaluate(frame, node.value) if node.value is not None else NOTHING
     if not frame.dead:
         frame.returns.append(value)
+        frame.at_return = frame.merge(frame.at_return, frame.env)
     frame.env = None
 
 
@@ -186,17 +188,10 @@ def _narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
         _narrow(frame, test.expression, not holds)
         return
     if type(test) is cst.Call and type(test.func) is cst.Name and test.func.value == "isinstance" and len(test.args) == 2:
-        key = frame.key(test.args[0].value)
-        if key is None:
-            return
-        types = frame.scope.qualified(test.args[1].value)
-        value = frame.lookup(key)
-        if types in ("torch.Tensor",) and not holds and value is not None and value.kind in (TENSOR, THING):
-            env[key] = UNKNOWN
-        elif types in ("torch.Tensor",) and holds and value is not None and value.kind == THING:
-            env[key] = value.but(kind=TENSOR, ref=None)
-        elif holds and types != "torch.Tensor" and value is not None and value.kind in (TENSOR, THING):
-            env[key] = UNKNOWN
+        _narrow_to_type(frame, test.args[0].value, frame.scope.qualified(test.args[1].value), holds)
+        return
+    if type(test) is cst.Call and len(test.args) == 1 and frame.scope.qualified(test.func) == "torch.is_tensor":
+        _narrow_to_type(frame, test.args[0].value, "torch.Tensor", holds)
         return
     if type(test) is cst.Comparison and len(test.comparisons) == 1:
         target = test.comparisons[0]
@@ -215,6 +210,22 @@ def _narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
                 if key is not None and value is not None and value.kind in (TENSOR, THING, "module") and holds:
                     if operator is cst.NotEqual:
                         env[key] = value.but(place=Value(UNKNOWN_KIND).place)
+
+
+def _narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, holds: bool) -> None:
+    """``isinstance(x, torch.Tensor)``, ``case torch.Tensor():``."""
+    env, key = frame.env, frame.key(node)
+    if env is None or key is None:
+        return
+    value = frame.lookup(key) or UNKNOWN
+    may_be_tensor = value.kind in (TENSOR, THING)
+    if may_be_tensor and holds != (type_name == "torch.Tensor"):
+        env[key] = UNKNOWN
+    elif value.kind == THING and holds:
+        env[key] = value.but(kind=TENSOR, ref=None)
+    elif value.kind == UNKNOWN_KIND and holds and type_name == "torch.Tensor":
+        env[key] = tensor(UNKNOWN_PLACE)
+        frame.flow.has_paths = frame.flow.has_paths or "." in key or "[" in key
 
 
 def _for(frame: Frame, node: cst.For) -> None:
@@ -301,6 +312,8 @@ def _with(frame: Frame, node: cst.With) -> None:
     env = frame.env
     assert env is not None
     saved = {key: env.get(key) for key in (DEFAULT_PLACE, NO_GRAD)}
+    expects_error = any(_expects_error(item.item) for item in node.items)
+    frame.dead += expects_error
     for item in node.items:
         value = evaluate(frame, item.item)
         if value.kind == DEVICE or (value.kind == DATA and value.text is not None):
@@ -317,12 +330,21 @@ def _with(frame: Frame, node: cst.With) -> None:
             given = value if value.kind not in (CONTEXT, DEVICE) else UNKNOWN
             bind(frame, item.asname.name, given)
     execute_block(frame, node.body)
+    frame.dead -= expects_error
+    if frame.env is None and expects_error:
+        frame.env = env  # `with pytest.raises(...): raise` goes on after it
     if frame.env is not None:
         for key, value_before in saved.items():
             if value_before is None:
                 frame.env.pop(key, None)
             else:
                 frame.env[key] = value_before
+
+
+def _expects_error(node: cst.BaseExpression) -> bool:
+    """``with pytest.raises(RuntimeError):`` and its kin: what fails in there is meant to."""
+    name = dotted(node.func) if type(node) is cst.Call else ""
+    return name.rpartition(".")[2] in ("raises", "assertRaises", "assertRaisesRegex")
 
 
 def _may_redirect(node: cst.BaseExpression) -> bool:
@@ -369,6 +391,8 @@ def _match(frame: Frame, node: cst.Match) -> None:
     for case in node.cases:
         frame.env = dict(before) if before is not None else None
         _bind_pattern(frame, case.pattern, subject)
+        if isinstance(case.pattern, cst.MatchClass):
+            _narrow_to_type(frame, node.subject, frame.scope.qualified(case.pattern.cls), True)
         if case.guard is not None:
             frame.truth_tested(case.guard, evaluate(frame, case.guard))
         elif isinstance(case.pattern, cst.MatchAs) and case.pattern.pattern is None:
@@ -460,7 +484,8 @@ def _import(frame: Frame, node: cst.Import | cst.ImportFrom) -> None:
 def _delete(frame: Frame, node: cst.Del) -> None:
     targets = [e.value for e in node.target.elements] if isinstance(node.target, cst.Tuple) else [node.target]
     for target in targets:
-        evaluate(frame, target)
+        if type(target) is not cst.Name:  # a name is not read
+            evaluate(frame, target)
         key = frame.key(target)
         if key is not None and frame.env is not None:
             frame.env.pop(key, None)

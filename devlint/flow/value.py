@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.place import join as join_places
@@ -36,6 +36,23 @@ INSTANCE = "instance"  # of a class of the project that is no module
 SUPER = "super"
 CONTEXT = "context"  # a context manager of torch's, ref is its qualified name
 
+# what a device is: a torch.device; a tensor's, which has an index unless it is the host; one or a string
+OBJECT, OF_TENSOR, OBJECT_OR_TEXT = "torch.device", "tensor's torch.device", "torch.device or string"
+
+
+class Built(NamedTuple):
+    """An optimizer as it was built by ``call`` from parameters of ``modules`` that were on the host.
+
+    ``state``: how and where it got state while they were, as (``built``, ``loaded`` or ``stepped``, node).
+    ``moved``: the call that moved one of them afterwards.
+    """
+
+    call: cst.Call
+    modules: tuple[Any, ...]
+    state: tuple[str, cst.CSTNode] | None = None
+    moved: cst.Call | None = None
+
+
 _SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text", "holds")
 
 
@@ -46,6 +63,8 @@ class Value:
     (``True``, ``False``, ``None``). ``grad``: surely a leaf that requires gradients. ``zero``:
     zero-dimensional, surely not, or not known (``True``, ``False``, ``None``). ``obj`` is the identity of a module, kept through moves. ``attr`` names
     the attribute ``(class, name)`` a value was read from. ``holds``: a module that surely has parameters. ``text`` is a string constant's value.
+    ``ref`` of a device is :data:`OBJECT`, :data:`OF_TENSOR` or :data:`OBJECT_OR_TEXT`; ``None`` where it may be anything
+    that names one. ``items`` of an optimizer are its :class:`Built`.
     """
 
     __slots__ = _SLOTS
@@ -91,6 +110,11 @@ class Value:
     def is_data(self) -> bool:
         return self.kind == DATA or self.kind == ARRAY
 
+    @property
+    def is_device_object(self) -> bool:
+        """Surely a ``torch.device``, not a string that names one."""
+        return self.kind == DEVICE and (self.ref == OBJECT or self.ref == OF_TENSOR)
+
     def __repr__(self) -> str:
         return f"<{render(self)}>"
 
@@ -132,9 +156,13 @@ def join(a: Value, b: Value) -> Value:
         return a if a.text == b.text and a.ref == b.ref else a.but(text=None, ref=None, obj=None)
     if kind in (NAME, FUNCTION, PARTIAL, CLASS, SELF, SUPER, CONTEXT):
         return a if a.ref == b.ref and a.items is b.items else UNKNOWN
+    if kind == OPTIMIZER:
+        return Value(OPTIMIZER, a.place, a.origin if a.origin is b.origin else None, items=_join_built(a.items, b.items))
     place = join_places(a.place, b.place)
     same_place = a.place == b.place
-    items = a.items
+    items, ref = a.items, a.ref if a.ref == b.ref else None
+    if kind == DEVICE and a.is_device_object and b.is_device_object and ref is None:
+        ref = OBJECT
     if kind == LIST:
         items = b.items if a.items is None else a.items if b.items is None else join(a.items, b.items)
     elif kind == TUPLE:
@@ -154,11 +182,37 @@ def join(a: Value, b: Value) -> Value:
         grad=a.grad and b.grad,
         zero=a.zero if a.zero == b.zero else None,
         items=items,
-        ref=a.ref if a.ref == b.ref else None,
+        ref=ref,
         obj=a.obj if a.obj == b.obj else None,
         attr=a.attr if a.attr == b.attr else None,
         holds=a.holds and b.holds,
     )
+
+
+def without_place(value: Value) -> Value:
+    """The value once something that cannot be followed may have moved it or changed what it holds."""
+    kind = value.kind
+    if kind in (TENSOR, THING, MODULE, LOADER):
+        return value.but(place=UNKNOWN_PLACE, zero=None, pinned=None, ref=value.ref if kind == MODULE else None)
+    if kind in (LIST, TUPLE, DICT):
+        return Value(LIST, items=UNKNOWN) if kind == LIST else UNKNOWN
+    return value
+
+
+def _join_built(a: tuple[Built, ...] | None, b: tuple[Built, ...] | None) -> tuple[Built, ...]:
+    """Every optimizer that either may be; with the state and the move that it has on one path at least."""
+    found = {built.call: built for built in a or ()}
+    for built in b or ():
+        mine = found.get(built.call, built)
+        found[built.call] = mine._replace(state=mine.state or built.state, moved=mine.moved or built.moved)
+    return tuple(found.values())
+
+
+def written_elsewhere(value: Value) -> Value:
+    """What is known of a name that functions write, too, at times of their own."""
+    if value.kind in (NAME, FUNCTION, CLASS):
+        return value
+    return tensor(UNKNOWN_PLACE) if value.kind == TENSOR else UNKNOWN
 
 
 def element(value: Value) -> Value:
