@@ -61,11 +61,11 @@ def fix(raw: bytes, path: str, settings: Settings, *, unsafe: bool, index: Proje
             break
         history.append((raw, len(applied)))
         attempt = _Round(raw, path)
-        attempt.settle(attempt.choose(offered))
+        attempt.run(offered)
         refused = attempt.refused
         if not attempt.accepted:
             break
-        applied += [finding for finding, _ in attempt.accepted]
+        applied += sorted((finding for finding, _ in attempt.accepted), key=offered.index)
         raw = attempt.source.encode(attempt.text(attempt.accepted))
         before = [count for seen, count in history if seen == raw]
         if before:
@@ -110,11 +110,22 @@ class _Round:
         # a file in newer syntax than the running Python is judged by LibCST alone
         self.compiles = _compile_error(self.raw, self.path) is None
 
+    def run(self, offered: list[Finding]) -> None:
+        """Accept all that can go in at once. What overlaps a refused fix gets its turn when that one is out."""
+        while offered and self.source.writable:
+            chosen = self.choose(offered)
+            refused = len(self.refused)
+            self.settle(chosen)
+            if len(self.refused) == refused:
+                break
+            tried = [finding for finding, _ in chosen]
+            offered = [finding for finding in offered if finding not in tried]
+
     def choose(self, offered: list[Finding]) -> list[_Candidate]:
-        """Fixes that do not touch each other, first come first served."""
+        """Fixes that touch neither each other nor what is accepted, first come first served."""
         chosen: list[_Candidate] = []
-        taken: set[_Replacement] = set()
-        for finding in offered if self.source.writable else []:
+        taken = set(_edits(self.accepted))
+        for finding in offered:
             edits = self._replacements(finding)
             new = [edit for edit in edits if not (edit in taken and _is_import(edit))]
             if set(edits) <= taken or not any(_touch(edit, other) for edit in new for other in taken):
