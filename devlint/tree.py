@@ -6,6 +6,8 @@ This walk only reads, and steps over them. The table is explicit; a test compare
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 #: Class name -> fields that hold code, in source order. Classes that are missing are leaves.
@@ -158,3 +160,18 @@ def index(module: cst.Module) -> tuple[Parents, Nodes]:
                 parents[child] = node
                 push(child)
     return parents, nodes
+
+
+def walk(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The code nodes below and including ``root``, in source order."""
+    fields_of = _FIELDS
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        for field in fields_of.get(type(node), ()):
+            child = getattr(node, field)
+            if type(child) is tuple or type(child) is list:
+                stack.extend(reversed(child))
+            elif isinstance(child, cst.CSTNode):
+                stack.append(child)

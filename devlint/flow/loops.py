@@ -85,7 +85,7 @@ def _describe(flow: Flow, node: cst.For | cst.While) -> Loop:
 
 
 def _goes_through_loader(value: Value) -> bool:
-    return value.kind == LOADER or isinstance(value.ref, Value) and value.ref.kind == LOADER
+    return value.kind == LOADER or (isinstance(value.ref, Value) and value.ref.kind == LOADER)
 
 
 def _named_loader(node: cst.BaseExpression) -> bool:
@@ -142,7 +142,8 @@ def _paths(target: cst.BaseExpression, into: set[str]) -> None:
 
 #: Methods that change what they are called on, besides those whose name ends with an underscore.
 _CHANGING = frozenset(
-    "append appendleft extend insert update pop popleft clear remove discard add sort setdefault fill put resize".split()
+    "append appendleft extend insert update pop popleft clear remove discard add sort setdefault fill put "
+    "resize".split()
 )
 _READING = frozenset(
     "print len isinstance enumerate zip range float int bool str repr sum max min abs list tuple type id hasattr "
@@ -236,9 +237,7 @@ def runs_by_epoch(flow: Flow, loop: Loop) -> bool:
         target_names(node.target, names)
         if any("epoch" in name.lower() for name in names):
             return True
-        if not loop.loader and any(
-            type(n) is cst.Name and "epoch" in n.value.lower() for n in tree.walk(node.iter)
-        ):
+        if not loop.loader and any(type(n) is cst.Name and "epoch" in n.value.lower() for n in tree.walk(node.iter)):
             return True
     if loop.loader:
         return False
