@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import libcst as cst
 
@@ -126,9 +126,7 @@ class CreateThenMove(Rule):
         while True:
             if isinstance(node, cst.Name):
                 return node, drawn
-            if isinstance(node, cst.Subscript) and all(_is_plain_index(item.slice) for item in node.slice):
-                node = node.value
-            elif isinstance(node, cst.Attribute) and node.attr.value in ("T", "mT"):
+            if _is_view(node):
                 node = node.value
             elif not isinstance(node, cst.Call):
                 return None, False
@@ -153,7 +151,7 @@ class CreateThenMove(Rule):
             return None
         if entry is not None and entry.values == "python":
             return None
-        if any(arg.star or arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST for arg in call.args):
+        if any(arg.star or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args):
             return None
         if name == "torch.normal" and any(self.flow.value(arg.value).holds_tensors for arg in call.args):
             return None  # it follows its mean
@@ -181,23 +179,24 @@ class CreateThenMove(Rule):
         scope = self.enclosing(line, cst.FunctionDef) or self.source.module
         mentions = self._mentions(name.value, scope)
         holders = {mention: self._statement_in(block, mention) for mention in mentions}
-        statements = list(block.body)
+        statements: list[cst.CSTNode] = list(block.body)
         at = statements.index(line)
         before = [i for i in range(at) if statements[i] in holders.values()]
-        made = self._binds(statements[before[-1]], name.value) if before else None
-        if made is None:
+        first = statements[before[-1]] if before else None
+        made = self._binds(first, name.value) if isinstance(first, cst.SimpleStatementLine) else None
+        if not isinstance(first, cst.SimpleStatementLine) or made is None:
             return None
         others = [m for m in mentions if m is not name and holders[m] is line]
         rebound = isinstance(line.body[0], cst.Assign) and any(self._is_stored(m) for m in others)
         if any(not self._is_stored(m) for m in others) or not (rebound or len(mentions) == 2):
             return None  # the host's copy is read too, or the same one is copied again
-        return _Named(statements[before[-1]], line, statements[before[-1] + 1 : at], made)
+        return _Named(first, line, statements[before[-1] + 1 : at], made)
 
-    def _binds(self, statement: cst.CSTNode, name: str) -> _Made | None:
+    def _binds(self, line: cst.SimpleStatementLine, name: str) -> _Made | None:
         """``name = <factory>``, alone on its line."""
-        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        if len(line.body) != 1:
             return None
-        assign = statement.body[0]
+        assign = line.body[0]
         if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
             target, value = assign.targets[0].target, assign.value
         elif isinstance(assign, cst.AnnAssign) and assign.value is not None:
@@ -213,7 +212,7 @@ class CreateThenMove(Rule):
         """Every use of a name in a function, the functions inside it included, or in the file."""
         found = []
         for node in self.source.nodes_named("Name"):
-            if node.value != name:
+            if not isinstance(node, cst.Name) or node.value != name:
                 continue
             parent = self.parent(node)
             if isinstance(parent, cst.Attribute) and parent.attr is node:
@@ -240,7 +239,7 @@ class CreateThenMove(Rule):
     def _is_stored(self, name: cst.Name) -> bool:
         child: cst.CSTNode = name
         parent = self.parent(child)
-        while isinstance(parent, cst.Element | cst.StarredElement | cst.Tuple | cst.List | cst.Attribute | cst.Subscript):
+        while isinstance(parent, _PARTS_OF_A_TARGET):
             child, parent = parent, self.parent(parent)
         if isinstance(parent, cst.For | cst.AugAssign | cst.AnnAssign | cst.NamedExpr):
             return parent.target is child
@@ -252,6 +251,8 @@ class CreateThenMove(Rule):
         device = self._device(move)
         if device is None or (named is not None and not self._same_device_before(move, named)):
             return None
+        if named is not None and _assigns_several(named.move_line.body[0]):
+            return None  # h, c = h.to(device), c.to(device)  would leave  h, c = h, c
         argument = self.add_argument(made.factory, f"device={device}")
         removal = self._remove_move(move, named)
         if argument is None or removal is None:
@@ -357,6 +358,19 @@ _PERHAPS_OR_OFTEN = (
     cst.IfExp,
     cst.BooleanOperation,
 )
+
+_PARTS_OF_A_TARGET = (cst.Element, cst.StarredElement, cst.Tuple, cst.List, cst.Attribute, cst.Subscript)
+
+
+def _assigns_several(statement: cst.BaseSmallStatement) -> bool:
+    return isinstance(statement, cst.Assign) and isinstance(statement.targets[0].target, cst.Tuple | cst.List)
+
+
+def _is_view(node: cst.BaseExpression) -> TypeGuard[cst.Subscript | cst.Attribute]:
+    """``x[None, :]`` and ``x.T``."""
+    if isinstance(node, cst.Subscript):
+        return all(_is_plain_index(item.slice) for item in node.slice)
+    return isinstance(node, cst.Attribute) and node.attr.value in ("T", "mT")
 
 
 def _is_plain_index(index: cst.BaseSlice) -> bool:

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.scope import Class, Function, target_names
+from devlint.flow.value import INSTANCE, LOADER, THING, Value
+from devlint.rule import Rule
+from devlint.rules._places import origin_note, where
+
+
+class DiscardedMove(Rule):
+    """A tensor is moved and the moved copy is thrown away.
+
+    ## What it does
+    Reports a statement `x.to(device)`, `x.cuda()` or `x.cpu()` where `x` is a tensor, or an object of a class of the
+    file whose own `to` returns a new object.
+
+    ## Why is this bad
+    `Module.to` moves in place, but `Tensor.to` returns the moved tensor and leaves its receiver where it was. The
+    statement makes a copy and drops it; what follows meets a tensor on the wrong device.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def evaluate(model, x: torch.Tensor, device: torch.device):
+        x.to(device)
+        return model(x)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def evaluate(model, x: torch.Tensor, device: torch.device):
+        x = x.to(device)
+        return model(x)
+    ```
+
+    ## Fix safety
+    The fix assigns the result to the name: safe. For an attribute or an item it is unsafe, since others may hold the
+    old tensor. No fix is offered where an assignment would not do: a global or enclosing function's name without
+    `global` or `nonlocal`, a loop variable over a container (the container keeps the old tensor), and parameters and
+    other leaves with `requires_grad`, which would stop being leaves.
+
+    ## Limits
+    Silent where the receiver may be a module or an object that moves in place, and where a move is made for its
+    effect: to see whether it raises, to wake a device up, or to measure it.
+
+    ## References
+    - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
+    - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def visit_Expr(self, node: cst.Expr) -> None:
+        call = node.value
+        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+            return
+        receiver = call.func.value
+        if not isinstance(receiver, cst.Name | cst.Attribute | cst.Subscript):
+            return  # torch.zeros(1).cuda()  wakes the device up
+        move = self.flow.move(call)
+        if move is not None and (move.value.is_tensor or self._is_collated(receiver, move.value)):
+            value, target = move.value, f"moved to {where(move.target)}"
+        elif call.func.attr.value in table.MOVES and self._returns_copy(
+            self.flow.value(receiver), call.func.attr.value
+        ):
+            value, target = self.flow.value(receiver), "moved"
+        else:
+            return
+        if self._is_probe(node):
+            return
+        name = self.code(receiver)
+        self.report(
+            call,
+            f"`{name}` is {target}, but the moved copy is discarded",
+            notes=origin_note(self, f"`{name}`", value) if value.place.is_known else [],
+            fix=self._fix(call, receiver, value),
+        )
+
+    def _returns_copy(self, value: Value, how: str) -> bool:
+        """Whether the move of an object of the project makes a new object and leaves the old one as it was."""
+        if value.kind != INSTANCE or not isinstance(value.ref, Class):
+            return False
+        method = value.ref.find_method(how)
+        if method is None or method.stores:
+            return False
+        summary = self.flow.summary(method, None)
+        return summary is not None and summary.returns.kind == INSTANCE and summary.returns.ref is method.cls
+
+    def _is_collated(self, receiver: cst.BaseExpression, value: Value) -> bool:
+        """``for x, y in loader:``, where nothing but a tensor with a `to` can come out of torch's own collation."""
+        loader = value.ref
+        if not isinstance(receiver, cst.Name) or not isinstance(loader, Value) or loader.kind != LOADER:
+            return False
+        made = loader.origin
+        if self.flow.name_of(made) not in _TORCH_LOADERS or not isinstance(made, cst.Call):
+            return False
+        if any(arg.star or (arg.keyword is not None and arg.keyword.value == "collate_fn") for arg in made.args):
+            return False
+        loop = self.flow.loop(receiver)
+        return loop is not None and isinstance(loop.node, cst.For) and self._unpacks(loop.node.target, receiver.value)
+
+    def _unpacks(self, target: cst.BaseExpression, name: str) -> bool:
+        """Whether a loop's target takes a batch apart, and the name is one of its parts."""
+        if not isinstance(target, cst.Tuple | cst.List):
+            return False
+        whole = self.flow.value(target)
+        for item in target.elements:
+            if isinstance(item.value, cst.Name) and item.value.value == name:
+                return whole.kind == THING
+            if self._unpacks(item.value, name):
+                return True
+        return False
+
+    def _is_probe(self, node: cst.CSTNode) -> bool:
+        """Whether the move is made for its effect: an error that is expected, or the time it takes."""
+        child, parent = node, self.parent(node)
+        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.ClassDef):
+            if isinstance(parent, cst.Try | cst.TryStar) and child is parent.body:
+                return True  # try: x.to(name) / except RuntimeError: return False
+            if isinstance(parent, cst.With) and any("raises" in self.code(item).lower() for item in parent.items):
+                return True  # with pytest.raises(RuntimeError): x.cuda()
+            child, parent = parent, self.parent(parent)
+        function = self.flow.function(node)
+        return function is not None and _measures_time(function)
+
+    # fix ----------------------------------------------------------------------------------------
+
+    def _fix(self, call: cst.Call, receiver: cst.BaseExpression, value: Value) -> Fix | None:
+        if value.grad or value.ref == "parameter":
+            return None  # weight = weight.to(device)  is no leaf, and no parameter
+        name = self.code(receiver)
+        if isinstance(receiver, cst.Name) and not self._rebinding_does(receiver):
+            return None
+        safe = isinstance(receiver, cst.Name)
+        return self.fix(f"assign the result to `{name}`", self.insert_before(call, f"{name} = "), safe=safe)
+
+    def _rebinding_does(self, name: cst.Name) -> bool:
+        function = self.flow.function(name)
+        if function is not None and name.value not in function.assigned | function.param_names | function.globals:
+            return False  # the assignment would make a new, local name
+        above = self.parent(name)
+        while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+            if isinstance(above, cst.For):
+                targets: set[str] = set()
+                target_names(above.target, targets)
+                loop = self.flow.loop(name)
+                if name.value in targets and not (loop is not None and loop.loader):
+                    return False  # for t in tensors: t = t.to(device)  leaves the list as it was
+            above = self.parent(above)
+        return True
+
+
+def _measures_time(function: Function) -> bool:
+    return bool(function.attribute_words & _CLOCKS or function.calls & _CLOCKS)
+
+
+_TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+
+_CLOCKS = frozenset({"perf_counter", "perf_counter_ns", "monotonic", "time", "elapsed_time", "timeit", "Timer"})
