@@ -50,15 +50,16 @@ def _split(fixture: Fixture) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 @st.composite
-def compositions(draw: st.DrawFn, own: tuple[str, ...] = (), rules: frozenset[str] = frozenset()) -> Composition:
-    """Snippets of one to three fixtures (and of ``own``, about ``rules``) in random order, some inside a block; with
-    any line ends, byte-order mark or encoding, trailing blanks, and with or without a line end at the end.
+def compositions(draw: st.DrawFn, own: tuple[str, ...] = (), most: int = 3) -> Composition:
+    """Snippets of up to ``most`` fixtures, and of ``own``, in random order, some inside a block.
+
+    With any line ends, byte-order mark or encoding, trailing blanks, and with or without a line end at the end.
     """
     imports: list[str] = ["import torch"]
     pieces: list[str] = []
-    about = set(rules)
+    about: set[str] = set()
     available = _snippets()
-    for _ in range(draw(st.integers(0 if own else 1, 3)) if available else 0):
+    for _ in range(draw(st.integers(0 if own else 1, most)) if available else 0):
         names, wanted, others = draw(st.sampled_from(available))
         about |= names
         imports += wanted

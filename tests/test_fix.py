@@ -680,6 +680,8 @@ def fixing_is_sound(raw: bytes, chosen: Settings, monkeypatch: pytest.MonkeyPatc
             one = fix(text, "x.py", chosen, unsafe=True)
             assert set(one.applied) <= set(reported)
             assert differs_only_at(text, one.raw, one.applied)
+            if one.raw == text:
+                break
             text = one.raw
     if not whole.refused:
         assert text == whole.raw
@@ -708,8 +710,8 @@ sound = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, Hea
 
 
 class TestProperties:
-    @sound
-    @given(composition=compositions(own=TOY_SNIPPETS, rules=frozenset(TOYS)))
+    @settings(sound, max_examples=50)
+    @given(composition=compositions(own=TOY_SNIPPETS, most=1))
     def test_fixing_any_composition_with_toy_rules_is_sound(
         self, composition: Composition, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -718,7 +720,7 @@ class TestProperties:
             fixing_is_sound(composition.raw, ALL, patched)
         forget_names()
 
-    @settings(sound, max_examples=40)
+    @settings(sound, max_examples=25)
     @given(composition=compositions())
     def test_fixing_any_composition_of_fixtures_with_the_rules_is_sound(
         self, composition: Composition, monkeypatch: pytest.MonkeyPatch
