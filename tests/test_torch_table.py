@@ -909,3 +909,57 @@ def test_host_only_methods_refuse_a_device_tensor():
     for name in table.HOST_ONLY_METHODS - {"apply_", "map_", "map2_"}:
         with pytest.raises((RuntimeError, TypeError)):
             getattr(torch.ones(2, device="meta"), name)()
+
+
+# memory -----------------------------------------------------------------------------------------------------
+
+_VIEW_ARGUMENTS: dict[str, tuple] = {
+    "view": (4, 2),
+    "view_as": (torch.zeros(8),),
+    "unsqueeze": (0,),
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "movedim", "moveaxis"), (0, 1)),
+    "permute": (1, 0),
+    **dict.fromkeys(("expand", "broadcast_to"), ((3, 2, 4),)),
+    "expand_as": (torch.zeros(3, 2, 4),),
+    "narrow": (0, 0, 1),
+    "select": (0, 1),
+    "unfold": (0, 1, 1),
+    "as_strided": ((2,), (1,)),
+    **dict.fromkeys(("chunk", "tensor_split", "hsplit", "vsplit", "dsplit", "split"), (2,)),
+    "split_with_sizes": ([1, 1],),
+    "reshape": (8,),
+    "reshape_as": (torch.zeros(8),),
+    "unflatten": (0, (1, 2)),
+    "sum_to_size": (2, 4),
+}
+
+
+def _same_memory(name: str, tensor: torch.Tensor) -> bool:
+    function = getattr(tensor, name, None)
+    arguments = _VIEW_ARGUMENTS.get(name, ())
+    result = function(*arguments) if callable(function) else getattr(torch, name)(tensor, *arguments)
+    leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    assert leaves
+    return all(leaf.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr() for leaf in leaves)
+
+
+def _to_view(name: str) -> torch.Tensor:
+    if name == "dsplit":
+        return torch.zeros(2, 2, 4)
+    kind = {"view_as_real": torch.complex64, "real": torch.complex64, "imag": torch.complex64}.get(name, torch.float32)
+    return torch.zeros(2, 4 if name != "view_as_complex" else 2, dtype=kind)
+
+
+@pytest.mark.parametrize("name", sorted(table.VIEWS))
+def test_views_share_the_memory_of_their_operand(name):
+    assert _same_memory(name, _to_view(name))
+
+
+@pytest.mark.parametrize("name", sorted(table.VIEWS_OR_COPIES))
+def test_views_or_copies_may_do_either(name):
+    types = {"cfloat": "complex64", "cdouble": "complex128", "byte": "uint8", "char": "int8", "short": "int16"}
+    types |= {"half": "float16", "double": "float64", "int": "int32", "long": "int64", "bool": "bool"}
+    kind = getattr(torch, types.get(name, name if name == "bfloat16" else "float32"))
+    assert _same_memory(name, torch.zeros(2, 4, dtype=kind))
+    if name in types or name in ("float", "bfloat16"):
+        assert not _same_memory(name, torch.zeros(2, 4, dtype=torch.int16 if name != "short" else torch.int32))

@@ -456,6 +456,23 @@ ATTRIBUTES: dict[str, str] = {
     ),
 }
 
+#: Methods, and functions of torch of that name, whose result is the same memory as their first operand.
+VIEWS: frozenset[str] = frozenset(
+    _names(
+        "view view_as squeeze unsqueeze transpose swapaxes swapdims t permute movedim moveaxis adjoint expand expand_as "
+        "broadcast_to narrow select diagonal unfold as_strided detach view_as_real view_as_complex real imag "
+        "chunk split split_with_sizes tensor_split hsplit vsplit dsplit unbind"
+    )
+)
+
+#: ... whose result is the same memory where that can be, and a copy otherwise: of another type or layout.
+VIEWS_OR_COPIES: frozenset[str] = frozenset(
+    _names(
+        "reshape reshape_as flatten unflatten ravel contiguous sum_to_size conj resolve_conj resolve_neg positive "
+        "float double half bfloat16 int long short bool byte char cfloat cdouble atleast_1d atleast_2d atleast_3d"
+    )
+)
+
 
 # Waiting for the device -------------------------------------------------------------------------------------
 
