@@ -53,6 +53,13 @@ class Main(click.Group):
             code = INTERRUPTED
         except BrokenPipeError:
             code = CLEAN
+        except Exception as error:
+            from devlint.rule import RuleError  # seldom needed
+
+            if not isinstance(error, RuleError):
+                raise
+            Failure(str(error)).show()
+            code = FAILURE
         try:
             sys.stdout.flush()
         except BrokenPipeError:
@@ -230,8 +237,6 @@ def check(paths: tuple[str, ...], **given: Any) -> int:
 
     Exit code: 0 nothing to report, 1 findings, 2 something could not be done.
     """
-    from devlint.rule import RuleError
-
     started = time.perf_counter()
     configurations = _configurations(given)
     color = _color(given["color"])
@@ -242,12 +247,9 @@ def check(paths: tuple[str, ...], **given: Any) -> int:
         raise Failure("--add-ignores and fixing contradict each other; run one after the other")
     if "-" in paths and len(paths) > 1:
         raise Failure("`-` (stdin) cannot be combined with other paths")
-    try:
-        if paths == ("-",):
-            return _check_stdin(configurations, given, fixing)
-        return _check_files(paths or (".",), configurations, given, fixing, started)
-    except RuleError as error:
-        raise Failure(str(error)) from error
+    if paths == ("-",):
+        return _check_stdin(configurations, given, fixing)
+    return _check_files(paths or (".",), configurations, given, fixing, started)
 
 
 def _check_files(
@@ -555,18 +557,14 @@ def explain(rule: str | None, every: bool, form: str) -> int:
       devlint explain --all --format json
     """
     from devlint import docs
-    from devlint.rule import RuleError
 
     if every == (rule is not None):
         raise click.UsageError("give one rule, or --all")
-    try:
-        known = docs.rules()
-        if rule is not None and rule not in known:
-            raise click.UsageError(f"no rule is called `{rule}`{suggestion(rule, known)} (`devlint rules` lists them)")
-        page = docs.explain_all(form) if rule is None else docs.explain(rule, form)
-        click.echo(page.rstrip("\n"))
-    except RuleError as error:
-        raise Failure(str(error)) from error
+    known = docs.rules()
+    if rule is not None and rule not in known:
+        raise click.UsageError(f"no rule is called `{rule}`{suggestion(rule, known)} (`devlint rules` lists them)")
+    page = docs.explain_all(form) if rule is None else docs.explain(rule, form)
+    click.echo(page.rstrip("\n"))
     return CLEAN
 
 
@@ -575,12 +573,8 @@ def explain(rule: str | None, every: bool, form: str) -> int:
 def rules(form: str) -> int:
     """List all rules with their groups and what they fix."""
     from devlint import docs
-    from devlint.rule import RuleError
 
-    try:
-        click.echo(docs.table(form).rstrip("\n"))
-    except RuleError as error:
-        raise Failure(str(error)) from error
+    click.echo(docs.table(form).rstrip("\n"))
     return CLEAN
 
 
@@ -595,14 +589,12 @@ def config(path: str, **given: Any) -> int:
       devlint config
       devlint config tests/test_model.py --select ALL
     """
-    from devlint.rule import RuleError
-
     configurations = _configurations(given)
     absolute = os.path.abspath(path)
     try:
         settings = configurations.for_folder(absolute if os.path.isdir(absolute) else os.path.dirname(absolute))
         click.echo("\n".join(_described(settings, path)))
-    except (ConfigError, RuleError) as error:
+    except ConfigError as error:
         raise Failure(str(error)) from error
     return CLEAN
 

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from devlint import __version__, engine, fix, report
+from devlint import __version__, config, docs, engine, fix, report, rule
 from devlint.cli import check as check_command
 from devlint.cli import main
 from devlint.config import KEYS
@@ -438,6 +438,23 @@ def test_explain_and_rules_print_the_documentation(project: Path) -> None:
     assert json.loads(devlint("explain", "syntax-error", "--format", "json").stdout)["name"] == "syntax-error"
     assert len(json.loads(devlint("explain", "--all", "--format", "json").stdout)) >= 3
     assert devlint("explain", "--all", "--format", "markdown").stdout.startswith("# ")
+
+
+@pytest.mark.parametrize(
+    "args", [["check", "a.py"], ["check", "--select", "ALL"], ["rules"], ["config"], ["explain", "x"]]
+)
+def test_an_installation_without_rules_is_said_to_be_so(
+    project: Path, monkeypatch: pytest.MonkeyPatch, args: list[str]
+) -> None:
+    def missing() -> None:
+        raise rule.RuleError("devlint is not installed here")
+
+    write(project, a="x = 1")
+    monkeypatch.setattr(rule, "rule_files", missing)
+    for cached in (rule.discover, docs.rules, config.selectable, config._enabled):
+        cached.cache_clear()
+    result = devlint(*args)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", "error: devlint is not installed here\n")
 
 
 def test_version_and_help() -> None:
