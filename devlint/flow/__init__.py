@@ -44,10 +44,17 @@ __all__ = ["Flow", "Loop", "Place", "Value"]
 
 @dataclass
 class Summary:
-    """What calling a function gives: its value, and the places of parameters that must coincide."""
+    """What calling a function gives and does.
+
+    ``constraints``: parameters whose places must coincide. ``moved``: parameters that are modules, and where they are
+    afterwards. ``tensors``: parameters taken to be tensors. ``captured``: what it read from around it.
+    """
 
     returns: Value
     constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = field(default_factory=list)
+    moved: dict[str, Place] = field(default_factory=dict)
+    tensors: frozenset[str] = frozenset()
+    captured: Env = field(default_factory=dict)
 
 
 class Flow:
@@ -213,6 +220,7 @@ class Flow:
                     return function.summary
             frame = Frame(self, function, {}, self._closures(function, caller))
             frame.bind_parameters()
+            tensors = frozenset(name for name, value in frame.env.items() if value.holds_tensors)
             frame.redirect_by_decorator()
             from devlint.flow.statements import execute_block
 
@@ -228,7 +236,7 @@ class Flow:
                 result = result if result.kind == LIST else UNKNOWN
             if any(d.rpartition(".")[2] == "contextmanager" for d in function.decorators):
                 result = UNKNOWN
-            function.summary = Summary(result, frame.constraints)
+            function.summary = Summary(result, frame.constraints, frame.moved, tensors, frame.captured)
             # functions made here outlive it, with the variables as it leaves them
             frame.env = self._environments[function] = self._left_to_closures(frame.merge(frame.at_return, frame.env))
             if function.cls is not None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from devlint.flow.frame import Frame
 
 _READS = frozenset({"int", "float", "bool", "complex"})
+_UNKNOWN_RESULT = frozenset({"vars", "locals", "globals", "eval", "object", "slice", "memoryview", "bytes", "bytearray"})
 _ON_HOST = frozenset(
     "len range isinstance issubclass hasattr id hash ord chr type callable hex bin oct divmod input open vars dir".split()
 )
@@ -37,6 +38,8 @@ _ON_HOST = frozenset(
 
 def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     """A builtin by name; anything else is unknown."""
+    from devlint.flow.calls import unknown_call
+
     first = args.positional[0] if args.positional else None
     value = first[1] if first is not None else UNKNOWN
     if name in _READS:
@@ -91,7 +94,11 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         if first is not None and value.kind == TENSOR:
             frame.wait(node, name, first[0], value, explicit=False)
         return HOST_DATA
-    return UNKNOWN
+    if name in _UNKNOWN_RESULT:
+        return UNKNOWN
+    if name == "exec" and frame.function is None:
+        frame.shake()
+    return unknown_call(frame, node, args)
 
 
 def _getattr(frame: Frame, node: cst.Call, args: Args) -> Value:

@@ -12,7 +12,7 @@ import libcst as cst
 
 from devlint.flow import builtins_table, hypothesis
 from devlint.flow import torch_table as table
-from devlint.flow.facts import ArrayUse, BuiltBeforeMove, Move
+from devlint.flow.facts import ArrayUse, BuiltBeforeMove, Copy, Move
 from devlint.flow.frame import DEFAULT_PLACE, Frame, parameters_in
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
@@ -36,6 +36,7 @@ from devlint.flow.value import (
     NONE,
     NOTHING,
     NUMPY_ARRAY,
+    OBJECT,
     OPTIMIZER,
     PARAMS,
     PARTIAL,
@@ -51,6 +52,7 @@ from devlint.flow.value import (
     element,
     join,
     tensor,
+    without_place,
 )
 
 
@@ -173,7 +175,21 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         return Value(THING, value.place, node)
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
-        return project_call(frame, node, method, args, receiver=value) if method is not None else UNKNOWN
+        if method is not None:
+            return project_call(frame, node, method, args, receiver=value)
+    return unknown_call(frame, node, args)
+
+
+def unknown_call(frame: Frame, node: cst.Call, args: Args) -> Value:
+    """A call of something that cannot be followed."""
+    for operand, value in args.all:
+        escape(frame, node, operand, value)
+    name = node.func.attr.value if isinstance(node.func, cst.Attribute) else getattr(node.func, "value", "")
+    if isinstance(name, str) and hypothesis.LOSS_NAME.search(name):
+        # `criterion(model(x), y)`: what is computed from tensors that are there is there
+        operands = [value for _, value in args.positional if value.holds_tensors]
+        if operands and all(value.place.is_there for value in operands):
+            return Value(THING, operands[0].place, node)
     return UNKNOWN
 
 
@@ -218,7 +234,7 @@ def named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
                     frame.wait(node, name, operand, value, explicit=False)
         return HOST_DATA if not name.startswith("collections.") else UNKNOWN
     if name in table.LOADERS:
-        return loader(frame, node, args)
+        return loader(frame, node, name, args)
     if reads_host_memory(name):
         for operand, value in args.all:
             use_as_array(frame, node, name, operand, value)
@@ -232,7 +248,7 @@ def named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     function = frame.scope.function_names.get(name)
     if function is not None:
         return project_call(frame, node, function, args, receiver=None)
-    return UNKNOWN
+    return unknown_call(frame, node, args)
 
 
 def reads_host_memory(name: str) -> bool:
@@ -282,7 +298,8 @@ def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         given = args.get(None, "device")
         first = args.value(0, "input") or UNKNOWN
         place = frame.device_place(given[1], given[0]) if given is not None and given[1].kind != NONE else first.place
-        return tensor(place, node, zero=first.zero)
+        pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
+        return tensor(place, node, zero=first.zero, pinned=pinned)
     if name in table.KEEPING:
         return keep(frame, node, args)
     factory = table.HOST_FACTORIES.get(name)
@@ -301,7 +318,7 @@ def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name in table.OPTIMIZERS:
         return optimizer(frame, node, name, args)
     if name in table.LOADERS:
-        return loader(frame, node, args)
+        return loader(frame, node, name, args)
     if name in table.DATASETS:
         chosen = frame.meet(node, args.positional, "a dataset") if "TensorDataset" in name else None
         return Value(THING, chosen.place, chosen.origin, ref="dataset") if chosen is not None else UNKNOWN
@@ -317,7 +334,7 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         if index is not None and place.kind == "fixed" and ":" not in place.name and index[1].kind != NONE:
             number = index[0].value if isinstance(index[0], cst.Integer) else ""
             place = Place("fixed", f"{place.name}:{number}") if number else SOMEWHERE
-        return Value(DEVICE, place if place.is_known else SOMEWHERE, node)
+        return Value(DEVICE, place if place.is_known else SOMEWHERE, node, ref=OBJECT)
     if name in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad", "torch.set_grad_enabled"):
         return Value(CONTEXT, ref=name)
     if name.endswith(".autocast") or name.startswith("torch.cuda.amp"):
@@ -330,6 +347,8 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         if frame.env is not None and not frame.dead:
             frame.env[DEFAULT_PLACE] = Value(DEVICE, place)
         return NOTHING
+    if name == "torch.accelerator.current_accelerator":
+        return Value(DEVICE, SOMEWHERE, node, ref=OBJECT)
     if name == "torch.Generator":
         given = args.get(0, "device")
         return Value(GENERATOR, frame.device_place(given[1], given[0]) if given is not None else HOST, node)
@@ -350,7 +369,7 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         "DistributedDataParallel",
         "FullyShardedDataParallel",
     ):
-        return args.value(0, "module") or UNKNOWN
+        return _wrapped(args, node)
     if name in ("torch.compile", "torch.jit.script", "torch.jit.trace", "torch.quantization.QuantWrapper"):
         return args.value(0, "model") or UNKNOWN
     if name.startswith("torch.cuda."):
@@ -361,6 +380,12 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
 
 
 _DTYPE_FUNCTIONS = frozenset({"Size", "finfo", "iinfo", "is_tensor"})
+
+
+def _wrapped(args: Args, node: cst.Call) -> Value:
+    """DataParallel and its kin: the module they wrap, behind a call that moves its inputs."""
+    inner = args.value(0, "module") or UNKNOWN
+    return Value(MODULE, inner.place, node, obj=inner.obj or node, text="moves its inputs")
 
 
 def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: Args) -> Value:
@@ -514,7 +539,7 @@ def _copied_together(node: cst.Call, args: Args) -> Value:
     first = args.value(0)
     each = element(first) if first is not None and first.kind in (LIST, TUPLE) else first
     if each is not None and each.holds_tensors:
-        return tensor(each.place, each.origin)
+        return tensor(each.place, each.origin, pinned=False if each.place.is_host else None)
     return tensor(UNKNOWN_PLACE, node)
 
 
@@ -522,6 +547,17 @@ def _elements_of(node: cst.CSTNode, value: Value) -> list[tuple[cst.CSTNode, Val
     if isinstance(node, cst.Tuple | cst.List) and len(node.elements) == len(value.items):
         return [(item.value, v) for item, v in zip(node.elements, value.items, strict=True)]
     return [(node, v) for v in value.items]
+
+
+def _pinned_result(name: str, place: Place, pinned: bool | None) -> bool | None:
+    """Whether what the operation ``name`` gives is page-locked, where its first operand is or not."""
+    if not place.is_host:
+        return None
+    if name in table.VIEWS:
+        return pinned
+    if name in table.VIEWS_OR_COPIES:
+        return False if pinned is False else None
+    return False  # new memory, which torch does not pin
 
 
 def _result(
@@ -550,7 +586,8 @@ def _result(
     place = chosen.place
     if operation.operands == "all" and chosen.zero and any(v.kind == UNKNOWN_KIND for _, v in operands):
         place, zero = UNKNOWN_PLACE, None
-    value = tensor(place, chosen.origin, zero=zero, attr=chosen.attr)
+    tail = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+    value = tensor(place, chosen.origin, zero=zero, attr=chosen.attr, pinned=_pinned_result(tail, place, chosen.pinned))
     if operation.result == "tuple":
         if operation.reduces == "no_dim" and zero:
             return value
@@ -586,7 +623,7 @@ def construct_module(frame: Frame, node: cst.Call, name: str, fact: table.Module
     elif fact.kind != "container":
         place = frame.default_place()
     if name in ("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel"):
-        return args.value(0, "module") or UNKNOWN
+        return _wrapped(args, node)
     held: Value | None = None
     if fact.kind == "container":
         for _, value in args.all:
@@ -649,10 +686,11 @@ def _has_momentum(sgd: cst.Call) -> bool:
     return len(sgd.args) > 2 or any(arg.star or (arg.keyword is not None and arg.keyword.value == "momentum") for arg in sgd.args)
 
 
-def loader(frame: Frame, node: cst.Call, args: Args) -> Value:
-    pin = args.get(5, "pin_memory")
+def loader(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    pin = args.get(7, "pin_memory")
     if pin is not None:
-        pinned = True if _is_true(pin[0]) else False if _is_false(pin[0]) else None
+        # pin_memory=torch.cuda.is_available()
+        pinned = True if hypothesis.truth(frame, pin[0]) else False if _is_false(pin[0]) else None
     else:
         pinned = None if args.starred else False
     dataset = args.value(0, "dataset")
@@ -665,7 +703,28 @@ def loader(frame: Frame, node: cst.Call, args: Args) -> Value:
         collate = args.value(None, "collate_fn")
         if collate is None or collate.kind != FUNCTION:
             place = HOST if pinned is not None else UNKNOWN_PLACE
+    if name.startswith("torch_geometric."):
+        pinned = None  # their batches are objects
+    collate = args.value(6, "collate_fn")
+    if pinned is not None and collate is not None and collate.kind != NONE:
+        pinned = _pinned_after(frame, collate, pinned)
     return Value(LOADER, place, node, pinned=pinned)
+
+
+def _pinned_after(frame: Frame, collate: Value, pinned: bool) -> bool | None:
+    """Whether batches that a collate function makes are pinned: a loader pins tensors, not what it does not know."""
+    summary = frame.flow.summary(collate.ref, frame) if isinstance(collate.ref, Function) else None
+    todo = [summary.returns if summary is not None else UNKNOWN]
+    for value in todo:
+        if value.kind in (LIST, TUPLE, DICT):
+            items = value.items if value.items is not None else []
+            todo += items.values() if isinstance(items, dict) else items if isinstance(items, list) else [items]
+        elif value.kind == TENSOR and value.place.is_host:
+            if value.pinned is not False and not pinned:
+                return None  # pinned by the function itself
+        elif not value.is_data:
+            return None
+    return pinned
 
 
 def _is_false(node: cst.BaseExpression) -> bool:
@@ -705,7 +764,7 @@ def module_call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Valu
                 return given
         if forward is not None or any(not isinstance(c, str) and c.find_method("forward") for c in reference.lineage):
             return _module_output(module, operands, node)
-    if module.place.is_there and not frame.scope.wraps_models:
+    if module.place.is_there and module.text is None and not frame.scope.wraps_models:
         # a module of unknown make that was moved; sequence lengths stay on the host for packing
         for operand, value in operands:
             if value.kind == TENSOR and value.place.is_host and not _is_length(frame.key(operand)):
@@ -759,23 +818,24 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
 
 def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver: Value | None) -> Value:
     """Call a function of the file through its summary, its places replaced by those of the arguments."""
-    _hint(function, args, receiver)
+    if receiver is None and function.takes_self and not function.is_classmethod and args.positional:
+        receiver, args = args.positional[0][1], args._replace(positional=args.positional[1:])  # Net.forward(net, x)
+    given = _given(node, function, args, receiver)
+    _hint(function, given)
     summary = frame.flow.summary(function, frame)
-    if summary is None:
-        return UNKNOWN
+    if summary is None or function.is_replaced:
+        return unknown_call(frame, node, args)
     places: dict[tuple[str, int], Place] = {}
-    given: dict[str, tuple[cst.CSTNode, Value]] = {}
-    params = function.positional
-    if function.takes_self and params and (receiver is not None or function.is_classmethod):
-        params = params[1:]
-    for position, param in enumerate(params):
-        if position < len(args.positional):
-            given[param.name.value] = args.positional[position]
-    given.update(args.keywords)
     for param in function.params:
         name = param.name.value
         pair = given.get(name)
-        places[(name, function.scope)] = _argument_place(frame, pair, param, args)
+        places[(name, function.scope)] = _argument_place(frame, pair, param, args, name in summary.tensors)
+        if pair is None or pair[1].kind in (TENSOR, THING, MODULE):
+            places[(f"{name}.device", function.scope)] = places[(name, function.scope)]
+    for name, place in summary.moved.items():
+        if name in given:
+            place = places.get((place.name, place.scope), place)
+            leave_moved(frame, node, *given[name], place)
     if receiver is not None and function.cls is not None:
         at = receiver.place
         for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:
@@ -791,6 +851,8 @@ def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, r
                 if operand[1].holds_tensors and operand[1].zero is False:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
     returned = substitute(summary.returns, places)
+    if summary.captured and frame.stale(summary.captured):
+        returned = without_place(returned)
     if returned.kind == MODULE and returned.obj is not None:
         # the argument that is handed back, or what each call makes anew
         handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
@@ -798,20 +860,37 @@ def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, r
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
 
 
-def _hint(function: Function, args: Args, receiver: Value | None) -> None:
-    """Callers tell what parameters are that nothing else tells."""
+def _given(
+    node: cst.Call, function: Function, args: Args, receiver: Value | None
+) -> dict[str, tuple[cst.BaseExpression, Value]]:
+    """The arguments by the names of the parameters they are for."""
     params = function.positional
     if function.takes_self and params and (receiver is not None or function.is_classmethod):
         params = params[1:]
-    names = {p.name.value for p, (_, v) in zip(params, args.positional, strict=False) if v.kind == TENSOR or _is_output(v)}
-    names |= {name for name, (_, v) in args.keywords.items() if v.kind == TENSOR or _is_output(v)}
-    if not names:
+    positional = args.positional
+    if args.starred:  # behind `*xs` nobody knows which parameter comes next
+        stars = [position for position, arg in enumerate(node.args) if arg.star == "*"]
+        positional = positional[: stars[0] + 1] if stars else positional
+    given = {param.name.value: pair for param, pair in zip(params, positional, strict=False)}
+    given.update(args.keywords)
+    return given
+
+
+def _hint(function: Function, given: dict[str, tuple[cst.BaseExpression, Value]]) -> None:
+    """Callers tell what parameters are that nothing else tells."""
+    hints = {
+        name: "elsewhere" if v.place.is_host else "there"
+        for name, (_, v) in given.items()
+        if v.kind == TENSOR or _is_output(v)
+    }
+    if not hints:
         return
     todo = [function]
     if function.cls is not None:
         todo += [m for c in function.cls.subclasses if (m := c.methods.get(function.name)) is not None]
     for each in todo:
-        each.hints |= names
+        for name, where in hints.items():
+            each.hints[name] = where if each.hints.get(name, where) == where else "elsewhere"
 
 
 def _is_output(value: Value) -> bool:
@@ -819,12 +898,14 @@ def _is_output(value: Value) -> bool:
 
 
 def _argument_place(
-    frame: Frame, pair: tuple[cst.CSTNode, Value] | None, param: cst.Param, args: Args
+    frame: Frame, pair: tuple[cst.BaseExpression, Value] | None, param: cst.Param, args: Args, is_tensor: bool
 ) -> Place:
     if pair is not None:
         value = pair[1]
+        if is_tensor and not value.holds_tensors:
+            return UNKNOWN_PLACE  # a number, say: where the result lives is for others to tell
         if value.kind in (DEVICE, DATA) or (value.kind == UNKNOWN_KIND and isinstance(pair[0], cst.BaseExpression)):
-            return frame.device_place(value, pair[0])  # type: ignore[arg-type]
+            return frame.device_place(value, pair[0])
         return value.place
     if args.starred:
         return UNKNOWN_PLACE
@@ -832,6 +913,44 @@ def _argument_place(
     if isinstance(default, cst.SimpleString):
         return from_string(str(default.evaluated_value))
     return UNKNOWN_PLACE
+
+
+def leave_moved(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Value, place: Place) -> None:
+    """A function that was called has moved the module it was handed, or may have."""
+    key, env = frame.key(operand), frame.env
+    if key is None or env is None:
+        return
+    if frame.function is not None and key in frame.function.param_names:
+        frame.moved[key] = UNKNOWN_PLACE if frame.conditional else place
+    if value.kind == MODULE:
+        for name, other in env.items():
+            if other.kind == MODULE and (other is value or (other.obj is value.obj and value.obj is not None)):
+                env[name] = other.but(place=place, origin=node)
+        if key in env or "." in key:
+            env[key] = value.but(place=place, origin=node)
+            frame.flow.has_paths = frame.flow.has_paths or "." in key
+        _store_moved(frame, node, key, env.get(key, value))
+
+
+def _store_moved(frame: Frame, node: cst.Call, key: str, module: Value) -> None:
+    """``self.model.cuda()``: other methods find it moved, or not yet."""
+    cls = frame.cls
+    if cls is None or cls.is_module or not key.startswith("self.") or key.count(".") > 1 or frame.dead:
+        return
+    if frame.role == CONSTRUCTOR and not frame.conditional:
+        cls.attrs[key[5:]] = module
+    else:
+        frame.flow.store(cls, key[5:], module, node, frame)
+
+
+def escape(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Value) -> None:
+    """A function that cannot be followed is handed a value: it may move a module, and change what is called for that."""
+    if value.kind == MODULE and not value.place.is_there:
+        leave_moved(frame, node, operand, value, UNKNOWN_PLACE)
+    elif value.kind in (LIST, DICT) or (value.kind == THING and value.ref is None):
+        key = frame.key(operand)
+        if key is not None and frame.env is not None and type(frame.scope.source.parents.get(node)) is cst.Expr:
+            frame.change(value, key, without_place(value))  # called for what it does
 
 
 def substitute(value: Value, places: dict[tuple[str, int], Place]) -> Value:
@@ -882,7 +1001,7 @@ def method_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Val
     if kind == CLASS:
         args = arguments(frame, node)
         method = receiver.ref.find_method(name)
-        if method is not None and (method.is_static or method.is_classmethod):
+        if method is not None and not method.is_property:
             return project_call(frame, node, method, args, receiver=None)
         if name == "from_pretrained" and receiver.ref.is_module:
             return Value(MODULE, UNKNOWN_PLACE, node, ref=receiver.ref, obj=node)
@@ -913,7 +1032,7 @@ def unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str,
             return prepared(frame, func, args)
     if name == "backward" and isinstance(func.value, cst.Name) and frame.env is not None:
         return NOTHING
-    return UNKNOWN
+    return unknown_call(frame, node, args)
 
 
 def prepared(frame: Frame, func: cst.Attribute, args: Args) -> Value:
@@ -1072,7 +1191,8 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
         place = receiver.place
         if given is not None and given[1].kind != NONE:
             place = frame.device_place(given[1], given[0])
-        return tensor(place, node, zero=False if table.NEW_METHODS[name].rank == "sized" else None)
+        pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
+        return tensor(place, node, zero=False if table.NEW_METHODS[name].rank == "sized" else None, pinned=pinned)
     if name == "clone":
         return receiver.but(grad=False, obj=None, pinned=False)
     if name == "detach" or name == "detach_":
@@ -1088,6 +1208,8 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
     if operation.operands == "all":
         operands += args.positional
         operands += args.keywords.values()
+    if name == "copy_":
+        copy_into(frame, node, func, receiver, args)
     if operation.operands == "none":
         return receiver if operation.result == "self" else UNKNOWN
     # what is written to must be there too, whatever its dimensions
@@ -1099,9 +1221,7 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
     if name in ("view", "reshape") and result.zero is None and _gives_sizes(args):
         result = result.but(zero=False)
     if result.kind == TENSOR and operation.operands == "first":
-        # still the same memory, or as much: what was pinned need not be
-        keeps = name in _VIEWS
-        result = result.but(pinned=receiver.pinned if keeps else None, ref=receiver.ref if receiver.ref == "mask" else None)
+        result = result.but(ref=receiver.ref if receiver.ref == "mask" else None)
     return result
 
 
@@ -1111,9 +1231,6 @@ def _gives_sizes(args: Args) -> bool:
         return len(args.positional) > 1
     node = args.positional[0][0]
     return isinstance(node, cst.Integer | cst.UnaryOperation) or (isinstance(node, cst.Tuple | cst.List) and bool(node.elements))
-
-
-_VIEWS = frozenset("view reshape squeeze unsqueeze flatten transpose t permute contiguous expand".split())
 
 
 def thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
@@ -1174,6 +1291,13 @@ def _type_move(
 # moves --------------------------------------------------------------------------------------------
 
 
+def copy_into(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> None:
+    """``receiver.copy_(src, non_blocking)``: across devices where the two are apart."""
+    given = args.get(0, "src", "other")
+    if given is not None and not frame.dead:
+        frame.facts.copies[node] = Copy(node, *given, func.value, receiver, _flag(args, 1, "non_blocking"))
+
+
 def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how: str, args: Args) -> Value:
     """``.to(...)``, ``.cuda(...)``, ``.cpu()``: of a tensor, a module, or what is either."""
     if receiver.kind == SELF:
@@ -1191,6 +1315,7 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
         if receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved"):
             frame.wait(node, how, func.value, receiver, explicit=True)
     kind = receiver.kind
+    _note_parameter(frame, frame.key(func.value), target)
     if kind == TENSOR:
         same_place = target == receiver.place and target.kind != "unknown"
         pinned = receiver.pinned if same_place else None
@@ -1261,9 +1386,14 @@ def _target(frame: Frame, how: str, args: Args) -> tuple[Place | None, cst.BaseE
 
 
 def _non_blocking(how: str, args: Args) -> bool | None:
-    given = args.get(None, "non_blocking")
-    if given is None and how == "cuda" and len(args.positional) > 1:
-        given = args.positional[1]
+    # cuda(device, non_blocking), to(other, non_blocking), to(device, dtype, non_blocking)
+    position = 2 if how == "to" and args.positional and args.positional[0][1].kind != TENSOR else 1
+    return _flag(args, position, "non_blocking") if how != "cpu" else False
+
+
+def _flag(args: Args, position: int, name: str) -> bool | None:
+    """An argument that is ``False`` unless given; ``None`` where it depends on a variable."""
+    given = args.get(position, name)
     if given is None:
         return False if not args.starred else None
     return True if _is_true(given[0]) else False if _is_false(given[0]) else None
@@ -1286,7 +1416,16 @@ def move_module(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value
     if key is not None:
         env[key] = moved
         frame.flow.has_paths = frame.flow.has_paths or "." in key
+        _store_moved(frame, node, key, moved)
     return moved
+
+
+def _note_parameter(frame: Frame, key: str | None, target: Place) -> None:
+    """For callers: a parameter, should it be a module, is moved."""
+    function = frame.function
+    if key is not None and function is not None and key in function.param_names and not frame.dead:
+        sure = not frame.conditional and key not in function.assigned
+        frame.moved[key] = target if sure else UNKNOWN_PLACE
 
 
 def _move_self(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, target: Place) -> Value:

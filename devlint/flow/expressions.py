@@ -28,6 +28,7 @@ from devlint.flow.value import (
     NONE,
     NOTHING,
     NUMPY_ARRAY,
+    OF_TENSOR,
     SELF,
     TENSOR,
     THING,
@@ -99,7 +100,7 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         return frame.flow.named(qualified)
     if kind == TENSOR or kind == THING:
         if attr == "device":
-            return Value(DEVICE, base.place, base.origin)
+            return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if kind == TENSOR else None)
         if attr == "dtype":
             return ANY_DTYPE
         if attr in _TENSOR_DATA_ATTRIBUTES:
@@ -205,7 +206,9 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     if kind == TENSOR:
         return _index_tensor(frame, node, base, indices, sliced)
     if kind == THING:
-        return base
+        # batch["x"] and batch[0] are part of it; x[rows] is a copy
+        copied = any(index.kind in (TENSOR, ARRAY, LIST) for _, index in indices)
+        return base.but(pinned=False if base.pinned is False else None, ref=None) if copied and base.ref != "moved" else base
     if kind == LIST:
         return base if sliced else element(base)
     if kind == TUPLE:
@@ -244,7 +247,10 @@ def _index_tensor(
     zero = False if sliced or any(index.kind == NONE for _, index in indices) else None
     if any(index.kind == TENSOR and index.zero is False for _, index in indices):
         zero = False
-    return base.but(zero=zero, grad=False, obj=None, ref=base.ref if base.ref == "mask" else None)
+    pinned = base.pinned
+    if any(index.kind not in (DATA, NONE) for _, index in indices):
+        pinned = False if base.pinned is False else None  # x[mask], x[rows] copy; x[i] may
+    return base.but(zero=zero, grad=False, obj=None, pinned=pinned, ref=base.ref if base.ref == "mask" else None)
 
 
 def any_of(dictionary: Value) -> Value:
@@ -358,7 +364,11 @@ def operate(
             place, zero = chosen.place, chosen.zero
         mask = left.ref == "mask" or right.ref == "mask"
         bitwise = operator in (cst.BitAnd, cst.BitOr, cst.BitXor)
-        return tensor(place, chosen.origin, zero=zero, ref="mask" if mask and bitwise else None, attr=chosen.attr)
+        # `x /= 255` stays in its memory; other results are new, which torch does not pin
+        pinned = left.pinned if type(node) is cst.AugAssign and a in tensors else False if place.is_host else None
+        ref = "mask" if mask and bitwise else None
+        result = tensor(place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned)
+        return result if TENSOR in (a, b) or (a in tensors and b in tensors) else _as_opaque(result, chosen)
     if a == DICT and b == DICT and operator in (cst.BitOr, cst.BitOrAssign):
         return updated(left, right)
     if a == LIST and operator in (cst.Add, cst.AddAssign, cst.Multiply):
@@ -370,6 +380,11 @@ def operate(
     if a == DATA and left.text is not None and operator in (cst.Modulo, cst.Add, cst.Multiply):
         return Value(DATA, HOST_DATA.place, text="cuda") if left.text.startswith("cuda") else HOST_DATA
     return UNKNOWN
+
+
+def _as_opaque(result: Value, operand: Value) -> Value:
+    """An operation with a number: what a model gives is a tensor, what a batch holds may be a number itself."""
+    return result if operand.ref == "output" else result.but(kind=THING, ref=None)
 
 
 def updated(dictionary: Value, by: Value) -> Value:
@@ -429,13 +444,18 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
             if left.kind == TENSOR and right.kind in (LIST, TUPLE, DICT, DATA):
                 frame.wait(node, "in", node.left, left, explicit=False)
         elif left.kind in (TENSOR, THING) or right.kind in (TENSOR, THING):
-            if NONE not in (left.kind, right.kind) and "moved" not in (left.ref, right.ref):
+            moved = "moved" in (left.ref, right.ref) and TENSOR not in (left.kind, right.kind)
+            if NONE not in (left.kind, right.kind) and not moved:
                 chosen = frame.meet(node, [(left_node, left), (target.comparator, right)], "a comparison")
                 assert chosen is not None
                 zero = _zero_together(
                     left.zero if left.holds_tensors else True, right.zero if right.holds_tensors else True
                 )
-                result = tensor(chosen.place, chosen.origin, zero=zero, ref=None if zero else "mask", attr=chosen.attr)
+                pinned = False if chosen.place.is_host else None
+                ref = None if zero else "mask"
+                result = tensor(chosen.place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned)
+                if TENSOR not in (left.kind, right.kind) and not (left.holds_tensors and right.holds_tensors):
+                    result = _as_opaque(result, chosen)
         elif UNKNOWN_KIND in (left.kind, right.kind):
             result = UNKNOWN
         left_node, left = target.comparator, right
@@ -609,7 +629,7 @@ def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.
         name = target.value
         frame.forget(name)
         env[name] = named_value(frame, name, value, target)
-        if frame.function is None and name in frame.scope.globals_written:
+        if name in (frame.scope.globals_written if frame.function is None else frame.function.shared):
             env[name] = written_elsewhere(env[name])
     elif kind is cst.Attribute:
         _bind_attribute(frame, target, value, statement)
@@ -687,8 +707,10 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
     elif base.kind == THING and container is not None and key is None:
         # `for k in batch: batch[k] = batch[k].to(device)`
         if value.holds_tensors:
-            env[container] = base.but(place=value.place, origin=value.origin, pinned=value.pinned)
-            frame.rewritten[container] = env[container]
+            rewritten = base.but(place=value.place, origin=value.origin, pinned=value.pinned)
+            if container not in frame.iterated:  # while it is gone through, the next element is as it was
+                env[container] = rewritten
+            frame.rewritten[container] = rewritten
     elif key is not None and base.kind != TENSOR:
         env[key] = value
         frame.flow.has_paths = True

@@ -32,6 +32,18 @@ class Move:
 
 
 @dataclass(eq=False)
+class Copy:
+    """``target.copy_(value)``: what is copied, and what it is copied into."""
+
+    node: cst.Call
+    source: cst.BaseExpression
+    value: Value
+    target: cst.BaseExpression
+    into: Value
+    non_blocking: bool | None
+
+
+@dataclass(eq=False)
 class Meeting:
     """Two values on different places are operands of one operation, which raises.
 
@@ -87,6 +99,7 @@ class Facts:
     """All facts of a file, in the order the code was followed; keyed by node where a node can have one only."""
 
     moves: dict[cst.CSTNode, Move] = field(default_factory=dict)
+    copies: dict[cst.CSTNode, Copy] = field(default_factory=dict)
     meetings: dict[tuple[cst.CSTNode, cst.CSTNode | None], Meeting] = field(default_factory=dict)
     waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
     array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)

@@ -21,14 +21,19 @@ from devlint.flow.place import (
 )
 from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, MAIN, Class, Function, Scope
 from devlint.flow.value import (
+    CLASS,
     DATA,
     DEVICE,
     DICT,
+    FUNCTION,
     INSTANCE,
     LIST,
     LOADER,
     MODULE,
+    NAME,
     NONE,
+    OBJECT,
+    OBJECT_OR_TEXT,
     OPTIMIZER,
     PARAMS,
     SELF,
@@ -39,6 +44,7 @@ from devlint.flow.value import (
     UNKNOWN_KIND,
     Value,
     join,
+    without_place,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +69,10 @@ _FORWARD_NAMES = frozenset(
     "embeddings noise sample samples scores mask attention_mask input_ids xs deltas boxes".split()
 )
 _NONE: frozenset[str] = frozenset()
+
+
+#: Kinds of values that stay what they are once bound.
+_LASTING = frozenset({NAME, FUNCTION, CLASS, UNKNOWN_KIND, NONE})
 
 
 class Frame:
@@ -92,6 +102,10 @@ class Frame:
         self.constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = []
         self.loops: list[tuple[list[Env], list[Env]]] = []
         self.nested: list[Function] = []
+        self.moved: dict[str, Place] = {}  # parameters that are modules, and where the function moves them
+        self.captured: Env = {}  # what it read from around it, as that was then
+        self.tries: list[list[Env | None]] = []  # for each try around: the variables as a handler may find them
+        self.iterated: list[str | None] = []  # paths of the containers that the loops around go through
         self.rewritten: Env = {}  # containers a loop over their own keys has given new elements
 
     # names --------------------------------------------------------------------------------------
@@ -105,8 +119,18 @@ class Frame:
         for closure in self.closures:
             value = closure.get(name)
             if value is not None:
+                if value.kind not in _LASTING:
+                    self.captured.setdefault(name, value)
                 return value
         return None
+
+    def stale(self, captured: Env) -> bool:
+        """Whether a function that was followed with these variables around it would find others now."""
+        for name, value in captured.items():
+            now = self.lookup(name)
+            if now is not value and now is not None and (now.kind != value.kind or now.place != value.place):
+                return True
+        return False
 
     def key(self, node: cst.BaseExpression) -> str | None:
         """``a``, ``self.x`` or ``batch['y']``: what a plain path of names is known by in ``env``."""
@@ -142,6 +166,17 @@ class Frame:
                 env[name] = new if value is old else join(value, new)
         if key is not None and (key in env or ("." not in key and "[" not in key)):
             env[key] = new
+
+    def shake(self) -> None:
+        """Code that is not seen here may have bound any variable anew: ``exec(open(path).read())``."""
+        env = self.env
+        for name, value in (env or {}).items():
+            if value.kind == DATA and value.text is not None and hypothesis.names_device(name):
+                env[name] = Value(DEVICE, self.symbol(name))
+            elif value.kind == DATA:
+                env[name] = value.but(text=None)
+            else:
+                env[name] = without_place(value)
 
     # self ---------------------------------------------------------------------------------------
 
@@ -337,7 +372,7 @@ class Frame:
             return Value(TENSOR, place, param, zero=zero) if len(tails) == 1 else Value(THING, place, param)
         default = param.default
         if hypothesis.names_device(name) and not tails & {"bool", "int"} and not _is_constant(default, "True", "False"):
-            return Value(DEVICE, self.symbol(name), param)
+            return Value(DEVICE, self.symbol(name), param, ref=self._device_form(types, default))
         if tails and tails <= {"int", "float", "str", "bool", "bytes", "Path", "int[]", "ndarray", "complex"}:
             return Value(DATA, HOST)
         if "ndarray" in tails:
@@ -380,13 +415,21 @@ class Frame:
             return qualified
         return "" if name.rpartition(".")[2] == "Module" or qualified in table.MODULES else None
 
+    def _device_form(self, types: list[str], default: cst.BaseExpression | None) -> str | None:
+        """Whether a parameter is a ``torch.device``, as annotated, or perhaps a string."""
+        if isinstance(default, cst.SimpleString):
+            return None  # whatever the annotation says
+        parts = [each.partition(".") for each in types if each != "None"]
+        known = {self.scope.imports.get(head, head) + dot + rest for head, dot, rest in parts}
+        return OBJECT if known == {"torch.device"} else OBJECT_OR_TEXT if known == {"torch.device", "str"} else None
+
     def parameter_place(self, name: str) -> Place:
         """Where a tensor handed in as ``name`` lives."""
         function = self.function
         assert function is not None
         if self.role == HOST_SIDE:
             return HOST
-        if self.role == DEVICE_SIDE:
+        if self.role == DEVICE_SIDE and function.hints.get(name) != "elsewhere":
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)
 
@@ -398,7 +441,7 @@ class Frame:
         if function.attributes.get(name, set()) & {"to", "cuda", "cpu"}:
             return UNKNOWN_PLACE  # the function moves it itself
         # a function that never speaks of a device runs wherever its caller put the model
-        there = self.role == DEVICE_SIDE or function.device_aware
+        there = function.device_aware or (self.role == DEVICE_SIDE and self.cls is not None and self.cls.is_module)
         return Place("device" if there else "param", name, function.scope)
 
     # joins --------------------------------------------------------------------------------------

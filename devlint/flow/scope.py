@@ -59,6 +59,7 @@ class Function:
         self.scope = id(node)
         self.role = PLAIN
         self.decorators = [_dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators]
+        self.is_replaced = not all(_keeps_function(d) for d in self.decorators)
         self.is_property = any(d and d.rpartition(".")[2] in ("property", "cached_property") for d in self.decorators)
         self.is_static = "staticmethod" in self.decorators
         self.is_classmethod = "classmethod" in self.decorators
@@ -71,13 +72,15 @@ class Function:
         self.assigned: set[str] = set()
         self.stores: set[str] = set()  # attributes of self that it sets
         self.globals: set[str] = set()
+        self.shared: set[str] = set()  # its variables that a function inside it writes
         self.device_aware = False
         self.is_generator = False
         self.sets_by_variable = False
         self.moves: set[str] = set()  # attributes of self that it calls .to() or the like on
         self.passed: set[str] = set()  # names handed to calls
         self.items_set: set[str] = set()  # names of which items are set
-        self.hints: set[str] = set()  # parameters a caller of the file hands tensors to
+        self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"
+        self.is_helper = False  # of a device-side function, by being called from one
         self.summary: Any = None  # filled by the interpreter
 
     @property
@@ -113,6 +116,19 @@ class Function:
 
 
 _NO_NAMES: set[str] = set()
+
+#: Decorators that leave what the function does and gives.
+_HARMLESS_DECORATORS = frozenset(
+    "staticmethod classmethod abstractmethod property cached_property lru_cache cache setter override final overload "
+    "wraps jit script compile profile record_function main command option argument record register_model typechecked "
+    "jaxtyped custom_fwd custom_bwd deprecated rank_zero_only contextmanager".split()
+)
+
+
+def _keeps_function(decorator: str) -> bool:
+    return decorator.startswith(("torch.", "nn.")) or decorator.rpartition(".")[2] in (
+        _HARMLESS_DECORATORS | {"no_grad", "inference_mode", "enable_grad", "autocast", "device"}
+    )
 
 
 class Class:
@@ -229,6 +245,8 @@ class Scope:
                     cls.pending_moves.setdefault(attr, set()).add(function.name)
                 cls.sets_by_variable |= function.sets_by_variable
             self.globals_written |= function.globals
+            if outer is not None:
+                outer.shared |= function.globals
         self._read_outside_stores()
         self.class_names = {c.name: c for c in self.classes.values()}
         self.function_names: dict[str, Function] = {}
@@ -323,6 +341,7 @@ class Scope:
                 function.role = CONSTRUCTOR if function not in reached_device else PLAIN
             elif function in reached_device:
                 function.role = DEVICE_SIDE
+                function.is_helper = True
             elif function.outer is not None:
                 function.role = function.outer.role
 

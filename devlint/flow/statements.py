@@ -22,6 +22,8 @@ from devlint.flow.value import (
     LIST,
     LOADER,
     NOTHING,
+    OBJECT,
+    OBJECT_OR_TEXT,
     SELF,
     TENSOR,
     THING,
@@ -56,6 +58,9 @@ def execute_block(frame: Frame, body: cst.BaseSuite | Sequence[cst.CSTNode]) -> 
             handler = _HANDLERS.get(kind)
             if handler is not None:
                 handler(frame, statement)
+        if frame.tries and frame.env is not None:
+            seen = frame.tries[-1]
+            seen[0] = frame.merge(seen[0], dict(frame.env))
 
 
 def _expression(frame: Frame, node: cst.Expr) -> None:
@@ -231,8 +236,10 @@ def _narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, hold
 def _for(frame: Frame, node: cst.For) -> None:
     over = evaluate(frame, node.iter)
     each = element(over)
-    _loop(frame, node, lambda: bind(frame, node.target, each), None)
     whole = _iterated_path(frame, node.iter)
+    frame.iterated.append(whole)
+    _loop(frame, node, lambda: bind(frame, node.target, each), None)
+    frame.iterated.pop()
     if whole is not None and frame.env is not None and whole in frame.env and whole in frame.rewritten:
         # `for k in batch: batch[k] = batch[k].to(device)` rewrites the whole of it
         frame.env[whole] = frame.rewritten.pop(whole)
@@ -354,11 +361,13 @@ def _may_redirect(node: cst.BaseExpression) -> bool:
 
 
 def _try(frame: Frame, node: cst.Try | cst.TryStar) -> None:
-    before = dict(frame.env) if frame.env is not None else None
+    # a handler may find the variables as they are before or after any statement of the body
+    seen: list[Env | None] = [dict(frame.env) if frame.env is not None else None]
     frame.conditional += 1
+    frame.tries.append(seen)
     execute_block(frame, node.body)
-    after_body = frame.env
-    caught = frame.merge(dict(before) if before is not None else None, after_body)
+    frame.tries.pop()
+    caught = seen[0]
     ends: list[Env | None] = []
     if node.orelse is not None and frame.env is not None:
         execute_block(frame, node.orelse.body)
@@ -373,13 +382,26 @@ def _try(frame: Frame, node: cst.Try | cst.TryStar) -> None:
     for end in ends:
         merged = frame.merge(merged, end)
     frame.conditional -= 1
-    if node.finalbody is not None:
-        frame.env = merged if merged is not None else (dict(caught) if caught is not None else None)
-        execute_block(frame, node.finalbody.body)
-        if merged is None:
-            frame.env = None
-        return
     frame.env = merged
+    if node.finalbody is not None:
+        _finally(frame, node.finalbody, merged, caught)
+    if frame.tries:
+        outer = frame.tries[-1]
+        outer[0] = frame.merge(outer[0], caught)
+
+
+def _finally(frame: Frame, node: cst.Finally, after: Env | None, caught: Env | None) -> None:
+    """It is run on the way out as well; what it leaves alone is afterwards as it was without an exception."""
+    entry = frame.merge(dict(after) if after is not None else None, caught)
+    frame.env = dict(entry) if entry is not None else None
+    execute_block(frame, node.body)
+    left = frame.env
+    if after is None or left is None or entry is None:
+        frame.env = None
+        return
+    for name, value in after.items():
+        if left.get(name) is entry.get(name):
+            left[name] = value
 
 
 def _match(frame: Frame, node: cst.Match) -> None:

@@ -163,6 +163,8 @@ def join(a: Value, b: Value) -> Value:
     items, ref = a.items, a.ref if a.ref == b.ref else None
     if kind == DEVICE and a.is_device_object and b.is_device_object and ref is None:
         ref = OBJECT
+    if kind == DEVICE and {a.place.kind, b.place.kind} in ({"host", "device"}, {"host", "fixed"}):
+        place = b.place if a.place.is_host else a.place  # the accelerator if there is one: the target device
     if kind == LIST:
         items = b.items if a.items is None else a.items if b.items is None else join(a.items, b.items)
     elif kind == TUPLE:
@@ -196,7 +198,7 @@ def without_place(value: Value) -> Value:
         return value.but(place=UNKNOWN_PLACE, zero=None, pinned=None, ref=value.ref if kind == MODULE else None)
     if kind in (LIST, TUPLE, DICT):
         return Value(LIST, items=UNKNOWN) if kind == LIST else UNKNOWN
-    return value
+    return value if value.text is None else UNKNOWN
 
 
 def _join_built(a: tuple[Built, ...] | None, b: tuple[Built, ...] | None) -> tuple[Built, ...]:
