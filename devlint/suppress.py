@@ -160,7 +160,7 @@ def _rows_without_room(source: Source, comments: dict[int, tuple[int, str]]) -> 
         for node in source.nodes_named(kind):
             start, end = source.offsets(node)
             barred.update(range(source.place(start)[0], source.place(end)[0]))
-    return barred - set(comments)
+    return barred
 
 
 # reading the comments -----------------------------------------------------------------------------

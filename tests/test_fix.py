@@ -94,6 +94,8 @@ class Swing(Rule):
             self.report(node, "the same", fix=self.fix("same", self.replace(node, "same"), safe=True))
         if node.value == "accent":
             self.report(node, "no accent", fix=self.fix("write it", self.replace(node, "\u0101ccent"), safe=True))
+        if node.value == "first":
+            self.report(node, "first", fix=self.fix("above all", Edit(Span(1, 1, 1, 1), "# a\n# b\n"), safe=True))
         if node.value == "torn":
             self.report(node, "torn", fix=self.fix("tear", self.replace(node, "a"), self.replace(node, "b"), safe=True))
 
@@ -163,6 +165,10 @@ class TestRounds:
         assert b"hoisted" not in result.raw
         assert len(result.applied) == 21
 
+    def test_equal_statements_of_two_fixes_are_two(self) -> None:
+        result = fixed("torch\nf(hoisted(a, b.pop()), hoisted(a, b.pop()))\n", unsafe=True)
+        assert result.raw.count(b"a_once = b.pop()") == 2
+
     def test_safe_fixes_alone_unless_told_otherwise(self) -> None:
         text = "torch\nx = hoisted(a, 1) + old(1)\n"
         safe = fixed(text)
@@ -230,6 +236,14 @@ class TestRefusals:
 
     def test_a_fix_whose_edits_overlap_is_left_out(self) -> None:
         assert fixed("torch\ntorn\n").refused == ("the fix of `swing` in line 2 was left out: its edits overlap",)
+
+    def test_a_fix_that_would_change_how_the_file_is_decoded_is_left_out(self) -> None:
+        raw = "# coding: latin-1\n'\u00c3\u00a9', torch, first\n".encode("latin-1")  # valid as UTF-8 too
+        result = fix(raw, "x.py", ALL, unsafe=False)
+        assert result.raw == raw
+        assert result.refused == (
+            "the fix of `swing` in line 2 was left out: the result would not be read back as it was written",
+        )
 
     def test_a_fix_that_the_encoding_cannot_write_is_left_out(self) -> None:
         raw = "# coding: latin-1\n'\u00e9', torch\naccent\nx = old(1)\n".encode("latin-1")
@@ -303,6 +317,20 @@ class TestExactText:
             encoding
         )
         assert fix(raw, "x.py", ALL, unsafe=False).raw == raw.replace(b"old", b"new")
+
+    @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+    def test_plain_line_ends_in_an_edit_become_the_files_own(
+        self, newline: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def visit_name(self: Rule, node: cst.Name) -> None:
+            if node.value == "wide":
+                self.report(node, "wide", fix=self.fix("narrow", self.replace(node, "[\n    1,\n]"), safe=True))
+
+        kind = type("WideName", (Rule,), {"group": "nursery", "visit_Name": visit_name})
+        with_toys(monkeypatch, {"wide-name": kind})
+        raw = f"torch{newline}x = wide{newline}".encode()
+        expected = "torch\nx = [\n    1,\n]\n".replace("\n", newline).encode()
+        assert fix(raw, "x.py", ALL, unsafe=False).raw == expected
 
     @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
     def test_inserted_lines_take_the_files_own_line_end_and_indentation(self, newline: str) -> None:

@@ -179,6 +179,8 @@ def test_a_node_lies_where_its_code_is(pieces: list[str], newline: str, feed: st
                 # code_for_node leaves out the indentation of continued lines
                 assert text[slice(*outer)].split() == source.module.code_for_node(node).split()
                 assert outer[0] <= start <= end <= outer[1]
+            if isinstance(node, cst.BaseExpression):
+                assert text[start:end] == text[start:end].strip()
 
 
 @pytest.mark.parametrize(
