@@ -1,0 +1,45 @@
+"""What rules about copies between host and device share."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import Flow, Value
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Move
+from devlint.flow.place import Place
+from devlint.rule import Rule
+
+
+def short(code: str) -> str:
+    """Code on one line, cut where it is long."""
+    line = " ".join(code.split())
+    return line if len(line) <= 40 else line[:37] + "..."
+
+
+def destination(rule: Rule, move: Move) -> str:
+    """Where a move goes, as the code says it: ``the host``, "`device`", "`x`'s device"."""
+    node = move.target_node
+    if move.target.is_host:
+        return "the host"
+    if node is None or isinstance(node, cst.SimpleString | cst.Integer):
+        return f"`{move.target.name or 'the device'}`"
+    code = short(rule.code(node))
+    return f"`{code}`'s device" if rule.flow.value(node).holds_tensors else f"`{code}`"
+
+
+def has_memory_of_its_own(place: Place) -> bool:
+    """Whether a place is an accelerator that copies go to: on Apple's chips there is one memory for both."""
+    return place.is_there and not place.name.startswith("mps")
+
+
+def loader_of(flow: Flow, node: cst.BaseExpression) -> Value | None:
+    """The loader whose batch, or a view of it, an expression is, in the memory that the loader gave it."""
+    # labels.view(-1)
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in table.VIEWS:
+        node = node.func.value
+    value = flow.value(node)
+    loader = value.ref
+    if isinstance(loader, Value) and loader.kind == "loader" and loader.pinned is value.pinned:
+        return loader
+    return None  # scaled = images / 255  of a pinned batch is not pinned

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Move
+from devlint.rule import Rule
+from devlint.rules._moves import has_memory_of_its_own, loader_of, short
+
+
+class BlockingCopyFromPinned(Rule):
+    """A pinned batch is copied to a device, and the host waits for the copy all the same.
+
+    ## What it does
+    Reports `.to(device)` and `.cuda()` without `non_blocking=True` on a batch of a `DataLoader` with `pin_memory=True`.
+
+    ## Why is this bad
+    The loader pinned the batch so that it can be copied while the host goes on; a copy that blocks throws that away
+    and waits for all the work that is queued before it.
+
+    ## Example
+    ```python
+    from torch.utils.data import DataLoader
+
+
+    def train(model, dataset, device):
+        for images, labels in DataLoader(dataset, batch_size=64, pin_memory=True):
+            model(images.to(device))
+    ```
+
+    ## Use instead
+    ```python
+    from torch.utils.data import DataLoader
+
+
+    def train(model, dataset, device):
+        for images, labels in DataLoader(dataset, batch_size=64, pin_memory=True):
+            model(images.to(device, non_blocking=True))
+    ```
+
+    ## Fix safety
+    The fix adds `non_blocking=True`: safe, as work on the device is queued behind the copy. Where the batch is
+    written to on the host later, nothing is reported.
+
+    ## Limits
+    Silent where the pin depends on a variable or a branch; for batches that are no tensors; where `non_blocking`
+    is written out or decided by a variable; where the copy changes the type too, which is done in pageable
+    memory; where the target may be the host; and on Apple's chips, where both sides share one memory.
+
+    ## References
+    - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
+    - [torch.utils.data: memory pinning](https://pytorch.org/docs/stable/data.html#memory-pinning)
+    """
+
+    group = "performance"
+    fixable = "always"
+
+    def check(self) -> None:
+        for move in self.flow.facts.moves.values():
+            value = move.value
+            if not (value.holds_tensors and value.place.is_host and has_memory_of_its_own(move.target)):
+                continue
+            loader = loader_of(self.flow, move.receiver) if value.pinned else None
+            if loader is None or self._decided(move) or self._is_written_on_host(move.receiver):
+                continue
+            name = short(self.code(move.receiver))
+            edit = self.add_argument(move.node, "non_blocking=True")
+            title = "copy in the background: `non_blocking=True`"
+            self.report(
+                move.node,
+                f"`{name}` is pinned, but the host waits for this copy: `non_blocking=True` is missing",
+                notes=[self.note(loader.origin, "this loader pins its batches")] if loader.origin is not None else [],
+                fix=self.fix(title, edit, safe=True) if edit is not None else None,
+            )
+
+    def _decided(self, move: Move) -> bool:
+        """Whether the call itself says how to copy: ``x.to(device, non_blocking=False)``, ``x.to(device, dtype)``."""
+        plain = 1 if move.target_node is not None else 0
+        for position, arg in enumerate(move.node.args):
+            name = arg.keyword.value if arg.keyword is not None else None
+            if arg.star or name in ("non_blocking", "dtype") or (name is None and position >= plain):
+                return True
+        return False
+
+    def _is_written_on_host(self, receiver: cst.BaseExpression) -> bool:
+        """Whether the batch is written to in place later: ``there = x.to(device); x.zero_()`` would race."""
+        name = _root(receiver)
+        function = self.flow.function(receiver)
+        at, _ = self.source.offsets(receiver)
+        for kind in (cst.Call, cst.AugAssign, cst.AssignTarget):
+            for node in self.source.nodes.get(kind, ()):
+                written = self._written(node)
+                if (
+                    written is not None
+                    and _root(written) == name
+                    and self.flow.function(node) is function
+                    and self.flow.value(written).place.is_host
+                    and self.source.offsets(node)[0] > at
+                ):
+                    return True
+        return False
+
+    def _written(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+        """The tensor that a statement or call writes into, by its form: ``x.zero_()``, ``x += 1``, ``x[:, 0] = 0``."""
+        if isinstance(node, cst.AugAssign):
+            return node.target
+        if isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Subscript):
+            # batch[key] = batch[key].to(device)  puts another tensor in its place
+            return None if self._sets_item(node.target, self.parent(node)) else node.target.value
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            operation = table.METHODS.get(node.func.attr.value)
+            return node.func.value if operation is not None and operation.result == "self" else None
+        return None
+
+    def _sets_item(self, target: cst.Subscript, statement: cst.CSTNode | None) -> bool:
+        index = target.slice[0].slice
+        if len(target.slice) > 1 or not isinstance(index, cst.Index) or not isinstance(statement, cst.Assign):
+            return False
+        return isinstance(index.value, cst.SimpleString) or self.flow.value(statement.value).holds_tensors
+
+
+
+
+def _root(node: cst.BaseExpression) -> str | None:
+    """``batch`` of ``batch["x"]`` and of ``batch.x``."""
+    while isinstance(node, cst.Subscript | cst.Attribute):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else None
