@@ -9,7 +9,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.value import DEVICE, DTYPE
 from devlint.rule import Rule
-from devlint.rules._places import where
+from devlint.rules._moves import destination
 
 #: What a factory's result may go through without its values being looked at: the same calls give the same on a device.
 _REARRANGE = frozenset(
@@ -99,8 +99,8 @@ class CreateThenMove(Rule):
             value = move.value
             if not (value.is_tensor and value.place.is_host and move.target.is_there) or value.pinned or value.grad:
                 continue
-            if isinstance(self.parent(move.node), cst.Expr):
-                continue  # torch.zeros(1).cuda()  to wake the device up
+            if self._is_for_its_effect(move.node):
+                continue
             head, drawn = self._head(move.receiver)
             if isinstance(head, cst.Name):
                 named = self._named(move, head)
@@ -113,10 +113,21 @@ class CreateThenMove(Rule):
         name = self.flow.name_of(made.factory)
         self.report(
             move.node,
-            f"`{name}` makes this tensor on the host, only for it to be copied to {where(move.target)}",
+            f"`{name}` makes this tensor on the host, only for it to be copied to {destination(self, move)}",
             notes=[self.note(made.factory, "it is made here, and used only where it is moved")] if named else [],
             fix=self._fix(move, made, named),
         )
+
+    def _is_for_its_effect(self, call: cst.Call) -> bool:
+        """Whether nothing reads what was moved: the device is to be woken up, or the copy itself tried."""
+        parent = self.parent(call)
+        if isinstance(parent, cst.Expr):
+            return True  # torch.zeros(1).cuda()
+        if not isinstance(parent, cst.Assign) or not isinstance(parent.targets[0].target, cst.Name):
+            return False
+        name = parent.targets[0].target.value
+        function = self.enclosing(call, cst.FunctionDef)
+        return name == "_" or (function is not None and len(self._mentions(name, function)) == 1)
 
     # what was made ------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from devlint.flow import torch_table as table
 from devlint.flow.scope import Class, Function, target_names
 from devlint.flow.value import INSTANCE, LOADER, THING, Value
 from devlint.rule import Rule
-from devlint.rules._places import origin_note, where
+from devlint.rules._moves import destination
+from devlint.rules._places import origin_note
 
 
 class DiscardedMove(Rule):
@@ -68,7 +69,7 @@ class DiscardedMove(Rule):
             return  # torch.zeros(1).cuda()  wakes the device up
         move = self.flow.move(call)
         if move is not None and (move.value.is_tensor or self._is_collated(receiver, move.value)):
-            value, target = move.value, f"moved to {where(move.target)}"
+            value, target = move.value, f"moved to {destination(self, move)}"
         elif call.func.attr.value in table.MOVES and self._returns_copy(
             self.flow.value(receiver), call.func.attr.value
         ):

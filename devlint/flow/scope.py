@@ -35,10 +35,10 @@ _HOST_FUNCTION = re.compile(r"(collate|worker_init|_transform|preprocess|tokeniz
 _DEVICE_FUNCTION = re.compile(r"(^|_)(loss|criterion|penalty|train_step|training_step|train_one_epoch)(_|$)")
 _TENSOR_ATTRIBUTES = frozenset(
     "unsqueeze squeeze permute contiguous masked_fill masked_fill_ new_zeros new_ones new_tensor new_full new_empty "
-    "detach clone requires_grad requires_grad_ grad is_cuda expand expand_as view view_as softmax log_softmax sigmoid "
-    "type_as chunk unbind index_select gather scatter_ bmm matmul mm float half bfloat16 long "
+    "detach clone requires_grad grad is_cuda expand expand_as view view_as softmax log_softmax sigmoid "
+    "type_as chunk unbind index_select gather scatter_ bmm matmul mm long "
     "backward clamp clamp_ unfold flatten argmax topk narrow cumsum repeat_interleave is_floating_point storage "
-    "new log_ exp_ zero_ fill_ copy_ mul_ add_ div_ sub_ numel nelement dim cpu cuda item data_ptr".split()
+    "new log_ exp_ zero_ fill_ copy_ mul_ add_ div_ sub_ numel nelement dim item data_ptr".split()
 )
 _MODULE_ATTRIBUTES = frozenset(
     "parameters named_parameters eval train state_dict load_state_dict modules named_modules children named_children "
