@@ -383,8 +383,8 @@ def operate(
 
 
 def _as_opaque(result: Value, operand: Value) -> Value:
-    """An operation with a number: what a model gives is a tensor, what a batch holds may be a number itself."""
-    return result if operand.ref == "output" else result.but(kind=THING, ref=None)
+    """The result of an operation with a number: what a batch holds may be a number itself, or a list of them."""
+    return result.but(kind=THING, ref=operand.ref) if isinstance(operand.ref, Value) else result
 
 
 def updated(dictionary: Value, by: Value) -> Value:
@@ -466,7 +466,7 @@ def _if_expression(frame: Frame, node: cst.IfExp) -> Value:
     test = evaluate(frame, node.test)
     frame.truth_tested(node.test, test)
     truth = hypothesis.truth(frame, node.test)
-    values = []
+    values, ruled_out = [], NOTHING
     for branch, taken in ((node.body, truth is not False), (node.orelse, truth is not True)):
         frame.dead += not taken
         frame.conditional += 1
@@ -475,6 +475,10 @@ def _if_expression(frame: Frame, node: cst.IfExp) -> Value:
         frame.dead -= not taken
         if taken:
             values.append(value)
+        else:
+            ruled_out = value
+    if len(values) == 1 and values[0].is_device_object and not ruled_out.is_device_object:
+        return values[0].but(ref=None)  # `torch.device("cuda") if torch.cuda.is_available() else "cpu"`
     if len(values) == 1:
         # `"cuda" if torch.cuda.is_available() else "cpu"`: the target device, not cuda for good
         return values[0].but(ref="choice") if values[0].text is not None else values[0]
