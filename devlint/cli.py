@@ -333,7 +333,7 @@ def _conclude(
     outcome: Outcome, common: Settings, given: dict[str, Any], text: Callable[[str], str | None], stdout: Any
 ) -> int:
     """Say what came of it, and give the exit code."""
-    from devlint.engine import INTERNAL_ERROR
+    from devlint.finding import INTERNAL_ERROR
 
     if given["verbose"]:
         for note in outcome.notes:

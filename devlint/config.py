@@ -153,7 +153,7 @@ def _resolve(selections: tuple[Selection, ...], ignored: tuple[str, ...]) -> dic
     Later selections override earlier ones; within one, a rule beats a group beats ``ALL``, ``ignore`` beats ``select``.
     """
     from devlint import docs
-    from devlint.engine import BUILT_IN
+    from devlint.finding import BUILT_IN
 
     groups = {name: info.group for name, info in docs.rules().items() if name not in BUILT_IN}
     state: dict[str, tuple[bool, str]] = dict.fromkeys(BUILT_IN, (True, "always on"))
@@ -183,7 +183,7 @@ def _resolve(selections: tuple[Selection, ...], ignored: tuple[str, ...]) -> dic
 @lru_cache(maxsize=1)
 def selectable() -> frozenset[str]:
     """Every name that ``select`` and ``ignore`` take."""
-    from devlint.engine import BUILT_IN
+    from devlint.finding import BUILT_IN
     from devlint.rule import rule_files
 
     return frozenset({ALL, *GROUPS, *BUILT_IN, *rule_files()})

@@ -6,7 +6,6 @@ Files, stdin, the fix loop, tests and editors all call :func:`check`.
 from __future__ import annotations
 
 import gc
-import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from devlint import suppress
-from devlint.finding import Finding, Span
+from devlint.finding import BUILT_IN, INTERNAL_ERROR, SYNTAX_ERROR, UNUSED_IGNORE, Finding, Span
 
 if TYPE_CHECKING:
     from devlint.config import Settings
@@ -23,18 +22,6 @@ if TYPE_CHECKING:
 
 #: A file whose bytes hold none of these names no framework and needs no parse.
 FRAMEWORKS = (b"torch",)
-
-#: Findings that no rule class makes: they are about the file, not about torch.
-SYNTAX_ERROR, UNUSED_IGNORE, INTERNAL_ERROR = "syntax-error", "unused-ignore", "internal-error"
-BUILT_IN = {
-    SYNTAX_ERROR: ("correctness", "error"),
-    UNUSED_IGNORE: ("suspicious", "warning"),
-    INTERNAL_ERROR: ("correctness", "error"),
-}
-
-# Expressions nest: LibCST generates code recursively, and so does the flow in what chains cannot flatten.
-_RECURSION_LIMIT = 20_000
-
 
 @dataclass
 class Checked:
@@ -54,11 +41,18 @@ def check(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None 
     return inspect(raw, path, settings, index).findings
 
 
+def relevant(raw: bytes) -> bool:
+    """Whether a file can hold a finding at all: it names a framework, or has a comment for devlint."""
+    return any(name in raw for name in FRAMEWORKS) or b"devlint:" in raw
+
+
 def inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None = None) -> Checked:
     """:func:`check`, with what the cache and ``--timing`` need besides."""
-    if not any(name in raw for name in FRAMEWORKS) and b"devlint:" not in raw:
+    if not relevant(raw):
         return Checked([])
-    with _collector_off(), _deep_recursion():
+    from devlint.source import deep_recursion
+
+    with _collector_off(), deep_recursion():
         try:
             return _inspect(raw, path, settings, index)
         except Exception as error:
@@ -125,14 +119,3 @@ def _collector_off() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-@contextmanager
-def _deep_recursion() -> Iterator[None]:
-    limit = sys.getrecursionlimit()
-    if limit < _RECURSION_LIMIT:
-        sys.setrecursionlimit(_RECURSION_LIMIT)
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)

@@ -23,6 +23,14 @@ GROUPS: dict[str, str] = {
 #: Groups whose rules run when nothing is selected.
 DEFAULT_GROUPS = frozenset({"correctness", "suspicious", "performance", "distributed", "memory"})
 
+#: Findings that no rule class makes: they are about the file, not about torch. Name -> group and level.
+SYNTAX_ERROR, UNUSED_IGNORE, INTERNAL_ERROR = "syntax-error", "unused-ignore", "internal-error"
+BUILT_IN: dict[str, tuple[str, str]] = {
+    SYNTAX_ERROR: ("correctness", "error"),
+    UNUSED_IGNORE: ("suspicious", "warning"),
+    INTERNAL_ERROR: ("correctness", "error"),
+}
+
 
 @dataclass(frozen=True, order=True)
 class Span:

@@ -184,7 +184,7 @@ class _Round:
 
     def _comments(self, fixes: list[_Candidate]) -> Counter[str]:
         """The comments that must still be there: all but those that go because they silence nothing."""
-        from devlint.engine import UNUSED_IGNORE
+        from devlint.finding import UNUSED_IGNORE
 
         going = [edit for finding, edits in fixes if finding.rule == UNUSED_IGNORE for edit in edits]
         return Counter(

@@ -62,7 +62,7 @@ class Rule:
 
     def __init__(self, source: Source, flow: Flow) -> None:
         self.source, self.flow = source, flow
-        self.findings: list[Finding] = []
+        self._findings: dict[Finding, None] = {}  # in the order made, each once
 
     def check(self) -> None:
         """Called once a file, before the hooks."""
@@ -74,8 +74,11 @@ class Rule:
         if fix is not None and not self.source.writable:
             fix = None
         finding = Finding(self.name, self.group, GROUPS[self.group], message, self.source.span(node), tuple(notes), fix)
-        if finding not in self.findings:
-            self.findings.append(finding)
+        self._findings[finding] = None
+
+    @property
+    def findings(self) -> list[Finding]:
+        return list(self._findings)
 
     def note(self, node: cst.CSTNode | None, message: str) -> Note:
         """A note at ``node``; at the start of the file where the place is not known."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from devlint.cache import Cache, folder_for, generation, key
 from devlint.config import Settings
 from devlint.files import File, unreadable
-from devlint.finding import Finding
+from devlint.finding import INTERNAL_ERROR, Finding
 
 # Below this many bytes a pool costs more than it saves.
 _SERIAL_BYTES = 150_000
@@ -162,6 +162,8 @@ def _from_cache(
     files: list[File], plan: Plan, caches: _Caches, results: dict[str, list[Finding]], outcome: Outcome
 ) -> list[tuple[File, int]]:
     """Fill in what is known; what is left to do, with sizes."""
+    from devlint import engine
+
     pending = []
     hits = 0
     for file in files:
@@ -177,7 +179,7 @@ def _from_cache(
                 stat, raw = _read(file.path)
                 content = key(raw, file.name, file.settings.ignored_for(file.path))
                 findings = cache.get(content)
-                if findings is None and not _is_relevant(raw):
+                if findings is None and not engine.relevant(raw):
                     findings = []
                     cache.put(content, findings)
                 if findings is not None:
@@ -197,12 +199,6 @@ def _from_cache(
 def _read(path: str) -> tuple[os.stat_result, bytes]:
     with open(path, "rb") as source:
         return os.fstat(source.fileno()), source.read()
-
-
-def _is_relevant(raw: bytes) -> bool:
-    from devlint import engine
-
-    return any(name in raw for name in engine.FRAMEWORKS) or b"devlint:" in raw
 
 
 # one file -------------------------------------------------------------------------------------------
@@ -225,7 +221,7 @@ def _process(done: _Done, plan: Plan) -> _Done:
         checked = engine.inspect(raw, file.name, file.settings)
         done.findings, done.used, done.seconds = checked.findings, tuple(checked.used), checked.seconds
         if not any(plan.applies(finding, file.settings) for finding in done.findings):
-            done.cacheable = not any(finding.rule == engine.INTERNAL_ERROR for finding in done.findings)
+            done.cacheable = not any(finding.rule == INTERNAL_ERROR for finding in done.findings)
         elif plan.action == "fix":
             from devlint import fix
 

@@ -108,7 +108,8 @@ def add_ignores(raw: bytes, path: str, settings: Settings, index: ProjectIndex |
     (a multi-line string, a backslash), at the end of the statement. Files that cannot be parsed, or not be written
     without loss, come back as they are.
     """
-    from devlint.engine import INTERNAL_ERROR, SYNTAX_ERROR, check
+    from devlint.engine import check
+    from devlint.finding import INTERNAL_ERROR, SYNTAX_ERROR
     from devlint.source import Source
 
     for _ in range(3):  # a comment that now silences a line may leave another one unused
@@ -367,7 +368,7 @@ def _code_before(source: Source, ignore: _Ignore) -> str:
 
 def _known() -> dict[str, str]:
     """Every name that may stand in brackets -> its group."""
-    from devlint.engine import BUILT_IN
+    from devlint.finding import BUILT_IN
     from devlint.rule import discover
 
     rules = {name: kind.group for name, kind in discover().items()}
@@ -375,12 +376,12 @@ def _known() -> dict[str, str]:
 
 
 def _finding(source: Source, start: int, end: int, message: str, fix: Fix | None = None) -> Finding:
-    from devlint.engine import BUILT_IN
+    from devlint.finding import BUILT_IN
 
     return Finding(_rule(), *BUILT_IN[_rule()], message, source.span_at(start, end), fix=fix)
 
 
 def _rule() -> str:
-    from devlint.engine import UNUSED_IGNORE  # the engine imports this module
+    from devlint.finding import UNUSED_IGNORE
 
     return UNUSED_IGNORE

@@ -11,7 +11,7 @@ from textwrap import dedent, indent
 import pytest
 
 from devlint import docs, rule
-from devlint.engine import BUILT_IN
+from devlint.finding import BUILT_IN
 from devlint.finding import GROUPS
 from devlint.rule import RuleError
 
