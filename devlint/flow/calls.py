@@ -502,6 +502,8 @@ def _zero_by(
 
 def operate_function(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Args) -> Value:
     operands = _operands(operation, args)
+    if "use_separate_proj_weight" in args.keywords and len(operands) > 5:
+        del operands[5]  # F.multi_head_attention_forward(q, k, v, ..., torch.empty([0]), ...): handed in, not looked at
     if name in table.WAIT_FUNCTIONS and operands and _waits(name.rpartition(".")[2], args, 1):
         frame.wait(node, name, operands[0][0], operands[0][1], explicit=False)
     out = args.value(None, "out")
