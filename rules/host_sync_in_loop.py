@@ -92,11 +92,10 @@ class HostSyncInLoop(Rule):
 
     def _surely_there(self, wait: Wait) -> bool:
         # for batch in loader: out = model(batch); out.loss.item()   nothing here says that there is a device
-        place = wait.value.place
-        if place.kind == "fixed" or names_device(last_word(place.name)):
+        name, function = wait.value.place.name, self.flow.function(wait.node)
+        if function is None or name not in function.param_names or names_device(name):
             return True
-        function = self.flow.function(wait.node)
-        return function is None or function.device_aware
+        return function.device_aware
 
     def _needed(self, wait: Wait, loop: Loop) -> bool:
         """Whether the host cannot do without the value in this iteration."""
@@ -110,9 +109,9 @@ class HostSyncInLoop(Rule):
             if isinstance(current, cst.If) and child is current.test and _leads_out(current):
                 return True  # if token.item() == eos: break
             child, current = current, parents[current]
-        return self._ends_in(wait.node, loop, _acts) or (
-            wait.what in ("cpu", "to", "numpy", "tolist") and self._ends_in(wait.node, loop, _writes_file)
-        )
+        if wait.what in ("cpu", "to", "numpy", "tolist") and self._ends_in(wait.node, loop, _writes):
+            return True
+        return self._ends_in(wait.node, loop, _acts) or self._ends_in(wait.node, loop, _saves)
 
     def _ends_in(self, node: cst.CSTNode, loop: Loop, is_end) -> bool:
         """Whether the value, also under other names, is an argument of a call of that kind in the loop."""
@@ -241,7 +240,8 @@ def _leads_out(node: cst.If) -> bool:
 
 
 _ENVIRONMENT = re.compile(r"(^|_)(env|envs|venv|environment|game|world|sim|simulator)s?$")
-_WRITER = re.compile(r"^(save|write|dump|imwrite|imsave|tofile|to_csv|export)")
+_WRITER = re.compile(r"^(write|dump|tofile|to_csv)")
+_SAVER = re.compile(r"^(save|imwrite|imsave|export)")
 
 
 def _acts(call: cst.Call) -> bool:
@@ -252,10 +252,18 @@ def _acts(call: cst.Call) -> bool:
     return _ENVIRONMENT.search(last_word(dotted(func.value))) is not None
 
 
-def _writes_file(call: cst.Call) -> bool:
-    # torch.save(out.cpu(), path)
-    name = last_word(dotted(call.func)) if not isinstance(call.func, cst.Attribute) else call.func.attr.value
-    return _WRITER.match(name) is not None
+def _writes(call: cst.Call) -> bool:
+    # csv.writerows(out.tolist()); a loss written to a log is no reason to wait for it
+    return _WRITER.match(_called(call)) is not None
+
+
+def _saves(call: cst.Call) -> bool:
+    # torch.save(out.cpu(), path), image.save(f"{index[i]}.png")
+    return _SAVER.match(_called(call)) is not None
+
+
+def _called(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
 
 
 def _bound_by(statement: cst.CSTNode | None) -> set[str]:
