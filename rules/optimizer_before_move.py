@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow.facts import BuiltBeforeMove
+from devlint.rule import Rule
+
+_STATE = {
+    "built": "`{optimizer}` makes its state here, on the host",
+    "loaded": "its state is loaded here, to where the parameters are: on the host",
+    "stepped": "the state of the first step is made here, on the host",
+}
+
+
+class OptimizerBeforeMove(Rule):
+    """An optimizer is built from a module's parameters, and the module moves to the device afterwards.
+
+    ## What it does
+    Reports an optimizer of `torch.optim` that is built from parameters of a module on the host, where the same
+    code then moves the module to a device and goes on to use the optimizer.
+
+    ## Why is this bad
+    State that the optimizer already has stays on the host when the module moves. `Adagrad` makes it in its
+    constructor; `load_state_dict` puts it where the parameters are at that moment; `step` makes what is missing.
+    The next `step` meets gradients on the device with state on the host, and raises. The message says so where
+    such state is seen.
+
+    Without any, today's `Module.to` keeps the very parameters that the optimizer holds, and nothing is lost on
+    CUDA. Where a backend or a setting replaces parameters (XLA, FSDP,
+    `torch.__future__.set_overwrite_module_params_on_conversion`), the optimizer goes on updating the old ones.
+    PyTorch asks for the move first in every case.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+
+    def train(path, device):
+        model = nn.Linear(10, 2)
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+        model.to(device)
+        optimizer.step()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    def train(path, device):
+        model = nn.Linear(10, 2)
+        model.to(device)
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+        optimizer.step()
+    ```
+
+    ## Fix safety
+    The fix puts the move above the line that builds the optimizer, comments and all. It is unsafe: what runs in
+    between sees the module on the device. It is offered where both are statements of one block and what stands
+    between them reads neither the module nor the optimizer and binds nothing that the move needs.
+
+    ## Limits
+    The rule is in `suspicious`, not in `correctness`, since an optimizer without state works on with `Module.to`
+    as it is today. Silent where it is not known that the module is on the host when the optimizer is built (it is
+    handed in, comes from a function of another file, or was loaded with a device map), where the optimizer is
+    not used after the move, and where the two happen in different functions. State that is loaded again after
+    the move is where it should be.
+
+    ## References
+    - [torch.optim: constructing it](https://pytorch.org/docs/stable/optim.html#constructing-it)
+    - [torch.optim.Optimizer.load_state_dict](https://pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html)
+    """
+
+    group = "suspicious"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        for fact in self.flow.facts.built_before_move.values():
+            self._report(fact)
+
+    def _report(self, fact: BuiltBeforeMove) -> None:
+        name = self.flow.name_of(fact.optimizer).rpartition(".")[2]
+        notes = [self.note(fact.move, f"`{fact.module}` moves here")]
+        if fact.state is None:
+            message = f"`{name}` is built before `{fact.module}` moves to its device; torch asks for the move first"
+        else:
+            how, at = fact.state
+            message = (
+                f"`{name}` keeps state on the host while `{fact.module}` moves to its device: the next `step()` raises"
+            )
+            notes.insert(0, self.note(at, _STATE[how].format(optimizer=name)))
+        self.report(fact.optimizer, message, notes=notes, fix=self._fix(fact))
+
+    def _fix(self, fact: BuiltBeforeMove) -> Fix | None:
+        """Lift the line of the move above the line of the optimizer."""
+        built = self.enclosing(fact.optimizer, cst.SimpleStatementLine)
+        moved = self.enclosing(fact.move, cst.SimpleStatementLine)
+        block = self.parent(built) if built is not None else None
+        if built is None or moved is None or self.parent(moved) is not block:
+            return None  # if cuda: model.cuda()
+        if not isinstance(block, cst.Module | cst.IndentedBlock):
+            return None  # if cuda: optimizer = ...; model.cuda()
+        if len(built.body) > 1 or not self._is_move(moved, fact):
+            return None
+        first, last = block.body.index(built), block.body.index(moved)
+        if first > last:
+            return None  # in a loop, the move of a later round
+        if not self._may_pass(moved, built, list(block.body[first + 1 : last]), fact.move.func.value):
+            return None
+        start, end = self._lines(moved)
+        above, _ = self._lines(built)
+        text = self.source.text[start:end]
+        if not text.endswith(("\n", "\r")):
+            text += self.source.newline(above)  # the last line of the file
+        return self.fix(
+            f"move `{fact.module}` first",
+            self.replace_between(above, above, text),
+            self.replace_between(start, end, ""),
+            safe=False,
+        )
+
+    def _is_move(self, line: cst.SimpleStatementLine, fact: BuiltBeforeMove) -> bool:
+        """``model.to(device)`` or ``model = model.to(device)``, and nothing else on the line."""
+        statement = line.body[0]
+        if len(line.body) > 1 or not isinstance(statement, cst.Expr | cst.Assign) or statement.value is not fact.move:
+            return False
+        func = fact.move.func
+        if not isinstance(func, cst.Attribute) or self.code(func.value) != fact.module:
+            return False
+        return isinstance(statement, cst.Expr) or (
+            len(statement.targets) == 1 and self.code(statement.targets[0].target) == fact.module
+        )
+
+    def _may_pass(
+        self, moved: cst.SimpleStatementLine, built: cst.SimpleStatementLine, between: list, module: cst.CSTNode
+    ) -> bool:
+        """Whether the lines between can do without the move, and the move without them."""
+        needs = _words(moved)
+        watched = _words(module) | _bound(built)
+        if _bound(built) & needs:
+            return False
+        for line in between:
+            if not isinstance(line, cst.SimpleStatementLine):
+                return False  # whatever a loop or a condition does
+            if _words(line) & watched or _bound(line) & needs:
+                return False  # scheduler = StepLR(optimizer, 10); device = args.device
+            if not _words(module):
+                return False  # self.head = nn.Linear(8, 2) is a part of what self.to(device) moves
+            calls = [node for node in tree.walk(line) if isinstance(node, cst.Call)]
+            if not all(self.flow.name_of(node) or self.flow.move(node) for node in calls):
+                return False  # a function of the project may use either without being handed it
+        return True
+
+    def _lines(self, line: cst.SimpleStatementLine) -> tuple[int, int]:
+        """From the first of the comments that stand directly above a line to its end."""
+        source = self.source
+        start, end = source.offsets(line)
+        comments = 0
+        for leading in reversed(line.leading_lines):
+            if leading.comment is None:
+                break
+            comments += 1
+        row, _ = source.place(start)
+        last, _ = source.place(end)
+        return source.lines[row - 1 - comments], source.lines[last] if last < len(source.lines) else len(source.text)
+
+
+def _words(node: cst.CSTNode) -> set[str]:
+    """The names in a piece of code, those of attributes included."""
+    return {each.value for each in tree.walk(node) if isinstance(each, cst.Name)} - {"self"}
+
+
+def _bound(line: cst.SimpleStatementLine) -> set[str]:
+    statement = line.body[0]
+    if isinstance(statement, cst.Assign):
+        return set().union(*(_words(target.target) for target in statement.targets))
+    return _words(statement.target) if isinstance(statement, cst.AnnAssign | cst.AugAssign) else set()
