@@ -120,6 +120,8 @@ def _comparison(frame: Frame, test: cst.Comparison) -> bool | None:
 def _same_device(node: cst.BaseExpression, device: Value, text: Value) -> bool | None:
     # `device.type == "cuda"`, `str(device) != "cpu"`, `device == torch.device("cpu")`
     if text.kind == DATA and text.text is not None:
+        if device.is_device_object:
+            return None  # never equal, whatever is meant
         place = from_string(text.text)
     elif text.kind == DEVICE and text.place == HOST:
         place = HOST

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import libcst as cst
+
+from devlint.finding import Fix, Note
+from devlint.flow.value import DATA, DICT, LIST, OF_TENSOR, TUPLE, Value
+from devlint.rule import Rule
+
+#: What `device.type` may be.
+_TYPES = {
+    "cpu",
+    "cuda",
+    "mps",
+    "xpu",
+    "npu",
+    "hpu",
+    "mlu",
+    "musa",
+    "xla",
+    "meta",
+    "privateuseone",
+    "ipu",
+    "mtia",
+    "maia",
+}
+
+
+class DeviceComparedToString(Rule):
+    """A `torch.device` is compared to a string, which it never equals.
+
+    ## What it does
+    Reports `==`, `!=`, `in` and `not in` between what is surely a `torch.device` and strings, the lookup of one in
+    a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`.
+
+    ## Why is this bad
+    A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every
+    machine. The branch meant for one kind of device is never taken, without a word. A dictionary with string keys
+    raises `KeyError`, or gives the default.
+
+    A tensor's device carries an index: `cuda:0`. It does not equal `torch.device("cuda")`, which has none.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def autocast_enabled(x: torch.Tensor):
+        return x.device == "cuda"
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def autocast_enabled(x: torch.Tensor):
+        return x.device.type == "cuda"
+    ```
+
+    ## Fix safety
+    The fix compares `.type`: safe, as what it replaces has one outcome only. A string with an index is compared to
+    `str(device)`: unsafe, since `cuda` and `cuda:0` may mean the same device. It is unsafe, too, for a parameter
+    that may be `None`.
+
+    ## Limits
+    Silent where the value may be a string: a parameter that is not annotated, or annotated as either, or has a
+    string for a default; an attribute that is only called `device`; what one branch makes a `torch.device` and
+    another leaves a string.
+
+    ## References
+    - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def visit_Comparison(self, node: cst.Comparison) -> None:
+        if len(node.comparisons) != 1:
+            return
+        left, operator, right = node.left, node.comparisons[0].operator, node.comparisons[0].comparator
+        if isinstance(operator, cst.Equal | cst.NotEqual):
+            outcome = "never equals" if isinstance(operator, cst.Equal) else "always differs from"
+            for device, other in ((left, right), (right, left)):
+                if self.flow.value(device).is_device_object:
+                    self._compared(node, device, other, outcome)
+        elif isinstance(operator, cst.In | cst.NotIn):
+            if self.flow.value(left).is_device_object:
+                if texts := self._texts_in(right):
+                    self._report(node, left, f"which is never one of the strings `{_short(self.code(right))}`", texts)
+                elif texts := self._keys(right):
+                    self._report(
+                        node, left, f"which is never a key of `{_short(self.code(right))}`: those are strings", texts
+                    )
+            elif self.flow.value(right).is_device_object and (texts := _texts([self.flow.value(left)])):
+                self._report(node, right, "which is no string: `in` raises", texts)
+
+    def visit_Subscript(self, node: cst.Subscript) -> None:
+        if isinstance(self.parent(node), cst.AssignTarget):
+            return  # cache[x.device] = table
+        if len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
+            self._looked_up(node, node.value, node.slice[0].slice.value)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "get" and node.args:
+            self._looked_up(node, node.func.value, node.args[0].value)
+
+    def _compared(
+        self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression, outcome: str
+    ) -> None:
+        against = self.flow.value(other)
+        if against.kind == DATA and against.text is not None:
+            texts = _texts([against]) or []  # f"cuda:{rank}"
+            self._report(node, device, f"which {outcome} the string `{_short(self.code(other))}`", texts)
+        elif self.flow.value(device).ref == OF_TENSOR and (kind := self._without_index(other)) is not None:
+            message = f"`{_short(self.code(device))}` has an index, and {outcome} `{self.code(other)}`"
+            edits = self.insert_after(device, ".type"), self.replace(other, self.code(kind), outer=True)
+            self.report(node, message, fix=self.fix("compare its `type`", *edits, safe=True))
+
+    def _without_index(self, node: cst.BaseExpression) -> cst.SimpleString | None:
+        """``"cuda"`` of ``torch.device("cuda")``; ``None`` for ``torch.device("cpu")``: tensors have no index there."""
+        if not isinstance(node, cst.Call) or self.flow.name_of(node) != "torch.device" or len(node.args) != 1:
+            return None
+        kind = node.args[0].value
+        if not isinstance(kind, cst.SimpleString) or kind.evaluated_value not in _TYPES - {"cpu", "meta"}:
+            return None
+        return kind
+
+    def _looked_up(self, node: cst.CSTNode, mapping: cst.BaseExpression, key: cst.BaseExpression) -> None:
+        if self.flow.value(key).is_device_object and (texts := self._keys(mapping)):
+            self._report(node, key, f"which is never a key of `{_short(self.code(mapping))}`: those are strings", texts)
+
+    def _keys(self, mapping: cst.BaseExpression) -> list[str] | None:
+        """The keys of a dictionary where all are known to name types of devices."""
+        value = self.flow.value(mapping)
+        keys = list(value.items) if value.kind == DICT else []
+        return keys if keys and all(key in _TYPES for key in keys) else None
+
+    def _texts_in(self, node: cst.BaseExpression) -> list[str] | None:
+        """The strings of a list, tuple or set of nothing but strings."""
+        if isinstance(node, cst.List | cst.Tuple | cst.Set):
+            return _texts(self.flow.value(element.value) for element in node.elements)
+        value = self.flow.value(node)
+        items = value.items if value.kind == TUPLE else value.ref if value.kind == LIST else None
+        return _texts(items) if items else None
+
+    def _report(self, node: cst.CSTNode, device: cst.BaseExpression, what: str, texts: list[str]) -> None:
+        message = f"`{_short(self.code(device))}` is a `torch.device`, {what}"
+        self.report(node, message, notes=self._notes(device), fix=self._fix(device, texts))
+
+    def _notes(self, device: cst.BaseExpression) -> list[Note]:
+        value = self.flow.value(device)
+        if value.ref == OF_TENSOR or value.origin is None:
+            return []
+        annotated = isinstance(value.origin, cst.Param)
+        return [self.note(value.origin, "it is annotated as one here" if annotated else "it is made here")]
+
+    def _may_be_none(self, device: cst.BaseExpression) -> bool:
+        """Whether it is a parameter annotated as perhaps ``None``, or with that for a default."""
+        value = self.flow.value(device)
+        if value.ref == OF_TENSOR or not isinstance(value.origin, cst.Param):
+            return False
+        said = [part for part in (value.origin.annotation, value.origin.default) if part is not None]
+        return any(word in self.code(part) for part in said for word in ("None", "Optional"))
+
+    def _fix(self, device: cst.BaseExpression, texts: list[str]) -> Fix | None:
+        if texts and all(text in _TYPES for text in texts):
+            if not device.lpar and not isinstance(device, cst.Name | cst.Attribute | cst.Subscript | cst.Call):
+                return None
+            safe = not self._may_be_none(device)
+            return self.fix("compare its `type`", self.insert_after(device, ".type"), safe=safe)
+        if texts and all(":" in text for text in texts):
+            edits = self.insert_before(device, "str("), self.insert_after(device, ")")
+            return self.fix("compare it as a string", *edits, safe=False)
+        return None
+
+
+def _texts(values: Iterable[Value]) -> list[str] | None:
+    """Constant strings; ``None`` where one is something else, or put together when the code runs."""
+    found = [value.text if value.kind == DATA and value.ref is None else None for value in values]
+    return None if None in found else [text for text in found if text is not None]
+
+
+def _short(code: str) -> str:
+    line = " ".join(code.split())
+    return line if len(line) <= 40 else line[:37] + "..."
