@@ -68,10 +68,14 @@ class Flow:
         self.values: dict[cst.CSTNode, Value] = {}
         self.facts = Facts()
         self.has_paths = False
+        self.has_copies = False
         self._named: dict[str, Value] = {}
         self._used: set[str] = set()
         self._running: set[Function] = set()
         self._loops: dict[cst.CSTNode, Loop] = {}
+        self.bound_in_loops: dict[cst.CSTNode, set[str]] = {}
+        self.lambdas: list[cst.Lambda] = []  # being called, the innermost last
+        self.lambda_calls = 0
         self.scope = Scope(source)
         self.default_type_set = False
         self.default_place = self._redirected_default()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import libcst as cst
 
-from devlint.flow import builtins_table, hypothesis
+from devlint.flow import builtins_table, copies, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.facts import ArrayUse, BuiltBeforeMove, Copy, Move
 from devlint.flow.frame import DEFAULT_PLACE, Frame, parameters_in
@@ -83,6 +83,15 @@ class Args(NamedTuple):
 
 def call(frame: Frame, node: cst.Call) -> Value:
     """Evaluate a call expression."""
+    value = _call(frame, node)
+    if value.kind == UNKNOWN_KIND and frame.flow.has_copies:
+        func = node.func
+        if not (type(func) is cst.Attribute and func.attr.value in copies.QUEUEING):
+            copies.may_be_done(frame)
+    return value
+
+
+def _call(frame: Frame, node: cst.Call) -> Value:
     from devlint.flow.expressions import attribute, evaluate
 
     func = node.func
@@ -261,6 +270,10 @@ def reads_host_memory(name: str) -> bool:
     return (head == "sklearn" and rest.startswith("metrics.")) or name == "PIL.Image.fromarray"
 
 
+def _array_result(kind: str, name: str) -> Value:
+    return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
+
+
 def use_as_array(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value) -> None:
     if frame.dead or value.kind not in (TENSOR, THING):
         return
@@ -270,6 +283,8 @@ def use_as_array(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpre
         frame.facts.array_uses[node] = ArrayUse(node, what, operand, value)
 
 
+#: Methods of arrays, and functions of numpy, whose result is the same memory as the first argument.
+_ARRAY_VIEWS = frozenset("reshape ravel transpose swapaxes squeeze view asarray asanyarray expand_dims".split())
 _NUMPY_HARMLESS = frozenset("shape ndim size iterable isscalar random.seed random.default_rng".split())
 
 
@@ -280,7 +295,10 @@ def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
             if value.kind == LIST and value.items is not None and value.items.kind == TENSOR:
                 value = value.items
             use_as_array(frame, node, name, operand, value)
-    return NUMPY_ARRAY
+            if rest not in _ARRAY_VIEWS:
+                copies.read(frame, node, value)
+    first = args.value(0)
+    return Value(ARRAY, HOST, first.origin) if rest in _ARRAY_VIEWS and first is not None else NUMPY_ARRAY
 
 
 def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
@@ -337,6 +355,8 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return Value(DEVICE, place if place.is_known else SOMEWHERE, node, ref=OBJECT)
     if name in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad", "torch.set_grad_enabled"):
         return Value(CONTEXT, ref=name)
+    if name == "torch.save" and args.positional:
+        copies.read(frame, node, args.positional[0][1])
     if name.endswith(".autocast") or name.startswith("torch.cuda.amp"):
         return Value(CONTEXT, ref=name)
     if name in ("torch.cuda.device", "torch.cuda.stream", "torch.cuda.device_of", "torch.profiler.profile"):
@@ -504,6 +524,9 @@ def operate_function(frame: Frame, node: cst.Call, name: str, operation: table.O
     operands = _operands(operation, args)
     if "use_separate_proj_weight" in args.keywords and len(operands) > 5:
         del operands[5]  # F.multi_head_attention_forward(q, k, v, ..., torch.empty([0]), ...): handed in, not looked at
+    if name.rpartition(".")[2] not in _SAME_MEMORY and operation.result not in ("host", "none"):
+        for _, value in operands:
+            copies.read(frame, node, value)
     if name in table.WAIT_FUNCTIONS and operands and _waits(name.rpartition(".")[2], args, 1):
         frame.wait(node, name, operands[0][0], operands[0][1], explicit=False)
     out = args.value(None, "out")
@@ -511,6 +534,9 @@ def operate_function(frame: Frame, node: cst.Call, name: str, operation: table.O
         return _copied_together(node, args)
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
     return _result(frame, node, operation, chosen, args, 1, operands, out)
+
+
+_SAME_MEMORY = table.VIEWS | table.VIEWS_OR_COPIES
 
 
 def _operands(operation: table.Op, args: Args) -> list[tuple[cst.CSTNode, Value]]:
@@ -737,6 +763,8 @@ def module_call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Valu
     """``model(x)``."""
     operands = [*args.positional, *args.keywords.values()]
     reference = module.ref
+    if not (isinstance(reference, str) and reference in table.MODULES):
+        copies.may_be_done(frame)
     if isinstance(reference, str):
         fact = table.MODULES.get(reference)
         holds = module.holds
@@ -820,6 +848,7 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
 
 def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver: Value | None) -> Value:
     """Call a function of the file through its summary, its places replaced by those of the arguments."""
+    copies.may_be_done(frame)
     if receiver is None and function.takes_self and not function.is_classmethod and args.positional:
         receiver, args = args.positional[0][1], args._replace(positional=args.positional[1:])  # Net.forward(net, x)
     given = _given(node, function, args, receiver)
@@ -1012,7 +1041,9 @@ def method_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Val
         return container_method(frame, node, func, receiver, name, arguments(frame, node))
     args = arguments(frame, node)
     if kind in (DATA, ARRAY):
-        return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
+        if kind == ARRAY and name not in _ARRAY_VIEWS:
+            copies.read(frame, node, receiver)
+        return receiver if name in _ARRAY_VIEWS else _array_result(kind, name)
     if kind == OPTIMIZER:
         return optimizer_method(frame, node, func, receiver, name, args)
     if kind == GENERATOR:
@@ -1214,6 +1245,9 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
         copy_into(frame, node, func, receiver, args)
     if operation.operands == "none":
         return receiver if operation.result == "self" else UNKNOWN
+    if name not in _SAME_MEMORY and operation.result not in ("host", "none"):
+        for _, value in operands:
+            copies.read(frame, node, value)
     # what is written to must be there too, whatever its dimensions
     strict = operation.strict or (operation.result == "self" and receiver.place.is_host)
     chosen = frame.meet(node, operands, f"`{name}`", strict=strict)
@@ -1264,11 +1298,11 @@ def thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Va
 def to_numpy(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> Value:
     forced = args.get(0, "force")
     if forced is not None and not _is_false(forced[0]):
-        frame.wait(node, "numpy", func.value, receiver, explicit=True)
-        return NUMPY_ARRAY
-    if receiver.ref != "moved":
+        if receiver.place.is_there:
+            frame.wait(node, "numpy", func.value, receiver, explicit=True)
+    elif receiver.ref != "moved":
         use_as_array(frame, node, "numpy", func.value, receiver)
-    return NUMPY_ARRAY
+    return Value(ARRAY, HOST, receiver.origin)  # the same memory
 
 
 def _type_move(
@@ -1296,8 +1330,16 @@ def _type_move(
 def copy_into(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> None:
     """``receiver.copy_(src, non_blocking)``: across devices where the two are apart."""
     given = args.get(0, "src", "other")
-    if given is not None and not frame.dead:
-        frame.facts.copies[node] = Copy(node, *given, func.value, receiver, _flag(args, 1, "non_blocking"))
+    if given is None or frame.dead:
+        return
+    non_blocking = _flag(args, 1, "non_blocking")
+    frame.facts.copies[node] = Copy(node, *given, func.value, receiver, non_blocking)
+    if not non_blocking:
+        copies.may_be_done(frame)
+    elif receiver.place.is_host and receiver.pinned and given[1].place.is_there:
+        # into pageable memory such a copy returns only when it is done
+        copies.begin(frame, node)
+        frame.change(receiver, frame.key(func.value), receiver.but(origin=node))
 
 
 def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how: str, args: Args) -> Value:
@@ -1314,8 +1356,12 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
     if sure and not frame.dead:
         frame.facts.moves[node] = Move(node, how, func.value, receiver, target, target_node, non_blocking)
     if how == "cpu" or (target.is_host and sure and non_blocking is False):
-        if receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved"):
+        if receiver.place.is_there and (receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved")):
             frame.wait(node, how, func.value, receiver, explicit=True)
+    if not non_blocking:
+        copies.may_be_done(frame)
+    elif sure and target.is_host and _comes_from_device(receiver):
+        copies.begin(frame, node)
     kind = receiver.kind
     _note_parameter(frame, frame.key(func.value), target)
     if kind == TENSOR:
@@ -1345,6 +1391,11 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
         frame.env[key] = moved
         frame.flow.has_paths = frame.flow.has_paths or "." in key
     return moved
+
+
+def _comes_from_device(value: Value) -> bool:
+    """On a device, or a tensor handed in: a copy to the host means something only where it is on one."""
+    return value.holds_tensors and value.place.is_there or value.kind == TENSOR and value.place.kind == "param"
 
 
 def _target(frame: Frame, how: str, args: Args) -> tuple[Place | None, cst.BaseExpression | None, bool]:
@@ -1381,7 +1432,7 @@ def _target(frame: Frame, how: str, args: Args) -> tuple[Place | None, cst.BaseE
         if "dtype" in key.lower():
             return None, None, False
         return UNKNOWN_PLACE, operand, False
-    if value.kind == NAME:
+    if value.kind == NAME and not place.is_known:
         return (None, None, False) if str(value.ref).startswith("torch.") else (UNKNOWN_PLACE, operand, False)
     sure = value.kind in (DEVICE, TENSOR) or value.text is not None or place.is_known
     return place, operand, sure

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from devlint.flow import hypothesis
+from devlint.flow import copies, hypothesis
 from devlint.flow.calls import Args, call, substitute
 from devlint.flow.frame import Env, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
@@ -132,7 +132,7 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         method = base.ref.find_method(attr)
         return Value(FUNCTION, ref=method) if method is not None and not method.is_property else UNKNOWN
     if kind == ARRAY:
-        return NUMPY_ARRAY if attr == "T" else HOST_DATA
+        return base if attr == "T" else HOST_DATA
     return _unknown_attribute(frame, node, attr)
 
 
@@ -226,7 +226,7 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     if kind == MODULE:
         return element(base) if not sliced else base
     if kind == ARRAY:
-        return NUMPY_ARRAY
+        return base
     if kind == DATA:
         return HOST_DATA
     return UNKNOWN
@@ -345,6 +345,8 @@ def operate(
     """The value of ``left <operator> right``."""
     a, b = left.kind, right.kind
     tensors = (TENSOR, THING)
+    copies.read(frame, node, left)
+    copies.read(frame, node, right)
     if a in tensors or b in tensors:
         if left.ref == "moved" and a == THING and b not in tensors:
             return UNKNOWN if b == UNKNOWN_KIND else left.but(kind=TENSOR, ref=None)
@@ -446,6 +448,8 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
         elif left.kind in (TENSOR, THING) or right.kind in (TENSOR, THING):
             moved = "moved" in (left.ref, right.ref) and TENSOR not in (left.kind, right.kind)
             if NONE not in (left.kind, right.kind) and not moved:
+                copies.read(frame, node, left)
+                copies.read(frame, node, right)
                 chosen = frame.meet(node, [(left_node, left), (target.comparator, right)], "a comparison")
                 assert chosen is not None
                 zero = _zero_together(
@@ -567,6 +571,7 @@ def _comprehension(frame: Frame, node: cst.ListComp | cst.GeneratorExp | cst.Set
         return Value(LIST, items=elt)
     finally:
         frame.conditional -= 1
+        copies.carry(frame, frame.env, env)
         frame.env = env
 
 
@@ -587,8 +592,17 @@ def _lambda(frame: Frame, node: cst.Lambda) -> Value:
     return Value(FUNCTION, ref=node)
 
 
+#: A lambda is followed anew at each call: so deep, and so often in one file.
+_LAMBDA_DEPTH, _LAMBDA_CALLS = 4, 2_000
+
+
 def call_lambda(frame: Frame, node: cst.Lambda, args: Args) -> Value:
-    """What calling the lambda with these arguments gives."""
+    """What calling the lambda with these arguments gives; unknown where lambdas call each other without end."""
+    flow = frame.flow
+    if node in flow.lambdas or len(flow.lambdas) >= _LAMBDA_DEPTH or flow.lambda_calls >= _LAMBDA_CALLS:
+        return UNKNOWN
+    flow.lambda_calls += 1
+    flow.lambdas.append(node)
     env = frame.env
     given = {}
     for position, param in enumerate((*node.params.posonly_params, *node.params.params, *node.params.kwonly_params)):
@@ -604,11 +618,14 @@ def call_lambda(frame: Frame, node: cst.Lambda, args: Args) -> Value:
     value = evaluate(frame, node.body)
     frame.conditional -= 1
     frame.env = env
+    flow.lambdas.pop()
     return value
 
 
 def _await(frame: Frame, node: cst.Await) -> Value:
-    return evaluate(frame, node.expression)
+    value = evaluate(frame, node.expression)
+    copies.may_be_done(frame)
+    return value
 
 
 def _yield(frame: Frame, node: cst.Yield) -> Value:
@@ -616,6 +633,7 @@ def _yield(frame: Frame, node: cst.Yield) -> Value:
         value = node.value.item if type(node.value) is cst.From else node.value
         given = evaluate(frame, value)
         frame.returns.append(Value(LIST, items=given) if type(node.value) is not cst.From else given)
+    copies.may_be_done(frame)
     return UNKNOWN
 
 

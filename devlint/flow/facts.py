@@ -44,6 +44,14 @@ class Copy:
 
 
 @dataclass(eq=False)
+class EarlyRead:
+    """What ``copy`` brings to the host in the background is read by ``node`` before anything waits for it."""
+
+    copy: cst.Call
+    node: cst.CSTNode
+
+
+@dataclass(eq=False)
 class Meeting:
     """Two values on different places are operands of one operation, which raises.
 
@@ -100,6 +108,7 @@ class Facts:
 
     moves: dict[cst.CSTNode, Move] = field(default_factory=dict)
     copies: dict[cst.CSTNode, Copy] = field(default_factory=dict)
+    early_reads: dict[cst.CSTNode, EarlyRead] = field(default_factory=dict)
     meetings: dict[tuple[cst.CSTNode, cst.CSTNode | None], Meeting] = field(default_factory=dict)
     waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
     array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)

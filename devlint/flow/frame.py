@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from devlint.flow import hypothesis
+from devlint.flow import copies, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Wait
 from devlint.flow.place import (
@@ -213,6 +213,9 @@ class Frame:
             return SOMEWHERE
         if kind == TENSOR:
             return value.place
+        if kind == NAME and not value.ref.startswith("torch.") and hypothesis.names_device(_last_word(value.ref)):
+            # from project.config import device
+            return Place("device", (self.key(node) if node is not None else None) or value.ref)
         if kind == UNKNOWN_KIND and node is not None:
             key = self.key(node)
             last = _last_word(key) if key is not None else ""
@@ -303,8 +306,11 @@ class Frame:
             self.constraints.append((a[0], b[0], a[1].place, b[1].place))
 
     def wait(self, node: cst.CSTNode, what: str, operand: cst.BaseExpression, value: Value, explicit: bool) -> None:
+        if not value.place.is_there:
+            copies.read(self, node, value)
         if self.dead or not value.holds_tensors or not value.place.is_there:
             return
+        copies.may_be_done(self)
         self.facts.waits[node] = Wait(node, what, operand, value, explicit)
 
     def truth_tested(self, node: cst.BaseExpression, value: Value) -> None:
@@ -373,6 +379,8 @@ class Frame:
         default = param.default
         if hypothesis.names_device(name) and not tails & {"bool", "int"} and not _is_constant(default, "True", "False"):
             return Value(DEVICE, self.symbol(name), param, ref=self._device_form(types, default))
+        if types and (form := self._device_form(types, default)) is not None:
+            return Value(DEVICE, Place("param", name, self.id), param, ref=form)  # `offload_device`: any
         if tails and tails <= {"int", "float", "str", "bool", "bytes", "Path", "int[]", "ndarray", "complex"}:
             return Value(DATA, HOST)
         if "ndarray" in tails:

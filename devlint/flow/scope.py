@@ -7,6 +7,7 @@ Evidence is what the text of a function says of its parameters: ``x.shape`` or `
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
@@ -154,25 +155,26 @@ class Class:
         self.is_module = self.is_dataset = self.self_moving = False
 
     def find_method(self, name: str) -> Function | None:
-        method = self.methods.get(name)
-        if method is not None:
-            return method
-        for base in self.local_bases:
-            if base is not self and (method := base.find_method(name)) is not None:
-                return method
+        for cls in self.lineage:
+            if name in cls.methods:
+                return cls.methods[name]
         return None
 
-    @property
+    @cached_property
     def lineage(self) -> list[Class]:
-        """The class and its bases in the file, nearest first."""
-        seen: list[Class] = []
-        todo = [self]
+        """The class and its bases in the file, in the order in which attributes are looked up; a ring of bases is cut."""
+        done: list[Class] = []
+        entered: set[Class] = set()
+        todo: list[tuple[Class, bool]] = [(self, False)]
         while todo:
-            cls = todo.pop(0)
-            if cls not in seen:
-                seen.append(cls)
-                todo += cls.local_bases
-        return seen
+            cls, bases_done = todo.pop()
+            if bases_done:
+                done.append(cls)
+            elif cls not in entered:
+                entered.add(cls)
+                todo.append((cls, True))
+                todo += [(base, False) for base in cls.local_bases]  # the last base first: it comes later
+        return done[::-1]
 
     @property
     def known_whole(self) -> bool:

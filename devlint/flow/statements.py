@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import libcst as cst
 
-from devlint.flow import hypothesis
+from devlint import tree
+from devlint.flow import copies, hypothesis
 from devlint.flow.expressions import bind, evaluate, named_value, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Env, Frame
 from devlint.flow.place import UNKNOWN_PLACE
@@ -21,6 +23,7 @@ from devlint.flow.value import (
     HOST_DATA,
     LIST,
     LOADER,
+    NAME,
     NOTHING,
     OBJECT,
     OBJECT_OR_TEXT,
@@ -36,8 +39,10 @@ from devlint.flow.value import (
     tensor,
 )
 
-#: Rounds after which a loop that still changes is left as it is.
+#: Rounds after which nothing is believed of what a loop that still changes binds.
 _ROUNDS = 3
+#: Loops inside this many others are followed once only, believing nothing of what they bind.
+_DEEP = 3
 
 
 def execute_block(frame: Frame, body: cst.BaseSuite | Sequence[cst.CSTNode]) -> None:
@@ -139,6 +144,7 @@ def _continue(frame: Frame, node: cst.Continue) -> None:
 def _if(frame: Frame, node: cst.If) -> None:
     # `elif` nests: follow the chain without recursion
     ends: list[Env | None] = []
+    ruled_out: list[Env | None] = []
     current: cst.If | cst.Else | None = node
     dead_here = 0
     frame.conditional += 1
@@ -158,8 +164,7 @@ def _if(frame: Frame, node: cst.If) -> None:
             _narrow(frame, current.test, True)
         execute_block(frame, current.body)
         frame.dead -= truth is False
-        if truth is not False:
-            ends.append(frame.env)
+        (ends if truth is not False else ruled_out).append(frame.env)
         frame.env = dict(before) if before is not None else None
         if frame.env is not None:
             _narrow(frame, current.test, False)
@@ -169,16 +174,26 @@ def _if(frame: Frame, node: cst.If) -> None:
             dead_here += 1
         current = current.orelse
         if current is None:
-            if truth is not True and not dead_here:
-                ends.append(frame.env)
+            (ends if truth is not True and not dead_here else ruled_out).append(frame.env)
     frame.dead -= dead_here
     frame.conditional -= 1
     if dead_here and len(ends) > 1 and isinstance(current, cst.Else):
-        ends.pop()  # an `else` under a test that holds
+        ruled_out.append(ends.pop())  # an `else` under a test that holds
     merged: Env | None = None
     for end in ends:
         merged = frame.merge(merged, end)
     frame.env = merged
+    if merged is not None:
+        for end in ruled_out:
+            _remember_texts(merged, end)
+
+
+def _remember_texts(env: Env, ruled_out: Env | None) -> None:
+    """What is a ``torch.device`` on the path taken may still be a string where there is no accelerator."""
+    for name, value in (ruled_out or {}).items():
+        mine = env.get(name)
+        if mine is not None and mine is not value and mine.is_device_object and not value.is_device_object:
+            env[name] = mine.but(ref=None)
 
 
 def _narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
@@ -224,6 +239,11 @@ def _narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, hold
         return
     value = frame.lookup(key) or UNKNOWN
     may_be_tensor = value.kind in (TENSOR, THING)
+    if value.kind == DEVICE:
+        is_object = holds if type_name == "torch.device" else value.ref == OBJECT_OR_TEXT and type_name == "str" and not holds
+        if is_object or holds or type_name == "torch.device":
+            env[key] = value.but(ref=OBJECT if is_object else None)
+        return
     if may_be_tensor and holds != (type_name == "torch.Tensor"):
         env[key] = UNKNOWN
     elif value.kind == THING and holds:
@@ -268,7 +288,11 @@ def _loop(frame: Frame, node: cst.For | cst.While, start: Callable[[], None], te
     entry = frame.env
     state = entry
     exits: list[Env] = []
-    for round_number in range(_ROUNDS):
+    depth = len(frame.loops)
+    rounds = _ROUNDS if depth == 0 else 2 if depth < _DEEP else 0
+    for round_number in range(rounds + 1):
+        if round_number == rounds:  # still changing, or too deep to wait for it
+            state = _without(state, _bound_in(frame, node))
         frame.env = dict(state) if state is not None else None
         start()
         breaks: list[Env] = []
@@ -281,12 +305,9 @@ def _loop(frame: Frame, node: cst.For | cst.While, start: Callable[[], None], te
             end = frame.merge(end, path)
         exits = breaks
         merged = frame.merge(state, end)
-        if merged is None or _same(state, merged):
+        if merged is None or round_number == rounds or _same(state, merged):
             break
         state = merged
-        # a body that holds loops of its own is followed once more at most
-        if round_number == 1 and len(frame.loops) >= 1:
-            break
     forever = type(test) is cst.Name and test.value == "True"
     frame.env = state if not (forever and exits) else None
     if node.orelse is not None and frame.env is not None:
@@ -295,6 +316,61 @@ def _loop(frame: Frame, node: cst.For | cst.While, start: Callable[[], None], te
         frame.env = frame.merge(frame.env, path)
     if forever and not exits:
         frame.env = None if not frame.loops else frame.env
+
+
+def _bound_in(frame: Frame, loop: cst.For | cst.While) -> set[str]:
+    """Names that the loop's body binds, or hands to something that may change what they hold."""
+    known = frame.flow.bound_in_loops.get(loop)
+    if known is None:
+        known = frame.flow.bound_in_loops[loop] = set()
+        if type(loop) is cst.For:
+            _heads(loop.target, known)
+        for node in tree.walk(loop.body):
+            kind = type(node)
+            if kind in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Del):
+                _heads(node.target, known)
+            elif kind is cst.AsName or kind is cst.NameItem or kind is cst.FunctionDef or kind is cst.ClassDef:
+                _heads(node.name, known)
+            elif kind is cst.Import or kind is cst.ImportFrom:
+                known.update(alias for alias, _ in imported(node))
+            elif kind is cst.MatchAs or kind is cst.MatchStar or kind is cst.MatchMapping:
+                name = node.rest if kind is cst.MatchMapping else node.name
+                if name is not None:
+                    known.add(name.value)
+            elif kind is cst.Call:
+                if type(node.func) is cst.Attribute:
+                    _heads(node.func.value, known)
+                for arg in node.args:
+                    _heads(arg.value, known)
+    return known
+
+
+def _heads(target: cst.BaseExpression, into: set[str]) -> None:
+    """``a`` of ``a``, ``a.b`` and ``a[0]``, and of each target in a tuple."""
+    todo: list[cst.BaseExpression] = [target]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, cst.Attribute | cst.Subscript | cst.StarredElement):
+            todo.append(node.value)
+        elif isinstance(node, cst.Tuple | cst.List):
+            todo += [item.value for item in node.elements]
+        elif isinstance(node, cst.Name):
+            into.add(node.value)
+
+
+def _without(env: Env | None, names: set[str]) -> Env | None:
+    if env is None:
+        return None
+    kept = {}
+    for key, value in env.items():
+        if _HEAD.match(key)[0] not in names or value.kind in (NAME, FUNCTION, CLASS, SELF):
+            kept[key] = value
+        elif "." not in key and "[" not in key:
+            kept[key] = UNKNOWN
+    return kept
+
+
+_HEAD = re.compile(r"[^.\[]*")
 
 
 def _same(a: Env | None, b: Env | None) -> bool:
@@ -319,6 +395,7 @@ def _with(frame: Frame, node: cst.With) -> None:
     env = frame.env
     assert env is not None
     saved = {key: env.get(key) for key in (DEFAULT_PLACE, NO_GRAD)}
+    may_wait = False
     expects_error = any(_expects_error(item.item) for item in node.items)
     frame.dead += expects_error
     for item in node.items:
@@ -333,10 +410,13 @@ def _with(frame: Frame, node: cst.With) -> None:
             # `with init_empty_weights():` and the like decide where factories put things
             if frame.env is not None:
                 frame.env[DEFAULT_PLACE] = Value(DEVICE)
+        may_wait = may_wait or value.kind not in (CONTEXT, DEVICE, DATA)
         if item.asname is not None:
             given = value if value.kind not in (CONTEXT, DEVICE) else UNKNOWN
             bind(frame, item.asname.name, given)
     execute_block(frame, node.body)
+    if may_wait:
+        copies.may_be_done(frame)
     frame.dead -= expects_error
     if frame.env is None and expects_error:
         frame.env = env  # `with pytest.raises(...): raise` goes on after it

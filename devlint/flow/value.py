@@ -34,6 +34,7 @@ NAME = "name"  # a name of an outside package, ref is its qualified name
 SELF = "self"
 INSTANCE = "instance"  # of a class of the project that is no module
 SUPER = "super"
+IN_FLIGHT = "in flight"  # not a value: a copy to the host that nothing has waited for
 CONTEXT = "context"  # a context manager of torch's, ref is its qualified name
 
 # what a device is: a torch.device; a tensor's, which has an index unless it is the host; one or a string
@@ -53,7 +54,11 @@ class Built(NamedTuple):
     moved: cst.Call | None = None
 
 
-_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text", "holds")
+_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text", "holds", "weight")
+
+_CONTAINERS = frozenset({LIST, TUPLE, DICT})
+#: Values inside a container of containers beyond which its elements are unknown: ``t = (t, t)`` doubles them each time.
+_MOST_NESTED = 1_000
 
 
 class Value:
@@ -89,12 +94,26 @@ class Value:
         self.pinned, self.grad, self.zero = pinned, grad, zero
         self.items, self.ref, self.obj, self.attr, self.text = items, ref, obj, attr, text
         self.holds = holds
+        self.weight = 1
+        if kind in _CONTAINERS and items:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """Count the values inside, each as often as it is held; too many in too deep are forgotten."""
+        items = self.items
+        inner = [items] if isinstance(items, Value) else items.values() if isinstance(items, dict) else items
+        self.weight = 1 + sum(item.weight for item in inner)
+        if self.weight > _MOST_NESTED and any(item.weight > 1 for item in inner):
+            self.items = UNKNOWN if self.kind == LIST else [UNKNOWN] * len(inner) if self.kind == TUPLE else {"*": UNKNOWN}
+            self.ref, self.weight = None, 1 + len(inner)
 
     def but(self, **changes: Any) -> Value:
         """A copy with some fields changed."""
         new = Value.__new__(Value)
         for slot in _SLOTS:
             setattr(new, slot, changes[slot] if slot in changes else getattr(self, slot))
+        if "items" in changes and new.kind in _CONTAINERS and new.items:
+            new._weigh()
         return new
 
     @property
