@@ -162,7 +162,7 @@ class CreateThenMove(Rule):
             return None
         if entry is not None and entry.values == "python":
             return None
-        if any(arg.star or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args):
+        if any(arg.star == "**" or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args):
             return None
         if name == "torch.normal" and any(self.flow.value(arg.value).holds_tensors for arg in call.args):
             return None  # it follows its mean

@@ -533,7 +533,10 @@ def operate_function(frame: Frame, node: cst.Call, name: str, operation: table.O
     if operation.operands == "none" and operation.result == "tensor":
         return _copied_together(node, args)
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
-    return _result(frame, node, operation, chosen, args, 1, operands, out)
+    result = _result(frame, node, operation, chosen, args, 1, operands, out)
+    if name == "torch.reshape" and _gives_sizes(args._replace(positional=args.positional[1:])):
+        return result.but(zero=False)
+    return result
 
 
 _SAME_MEMORY = table.VIEWS | table.VIEWS_OR_COPIES
