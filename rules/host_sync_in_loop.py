@@ -167,7 +167,7 @@ class HostSyncInLoop(Rule):
         uses = [n for n in tree.walk(loop.node) if isinstance(n, cst.Name) and n.value == name]
         if uses != [sum_.target] or not self._starts_as_number(name, loop):
             return None
-        counted = isinstance(wait.operand, cst.Call) and self._counts(wait.operand)
+        counted = _counts(wait.operand)
         operand = self._with_parentheses(wait.operand)
         if not counted and not _is_detached(wait.operand):
             operand += ".detach()"
@@ -193,13 +193,6 @@ class HostSyncInLoop(Rule):
             node = above
         return True
 
-    def _counts(self, operand: cst.Call) -> bool:
-        """`(pred == y).sum()`: a whole number, without history."""
-        func = operand.func
-        return (
-            isinstance(func, cst.Attribute) and func.attr.value == "sum" and self.flow.value(func.value).ref == "mask"
-        )
-
     def _starts_as_number(self, name: str, loop: Loop) -> bool:
         """`total = 0.0` in the block of the loop or around it, and nothing else."""
         function = self.flow.function(loop.node)
@@ -222,13 +215,18 @@ class HostSyncInLoop(Rule):
         return code if plain else f"({code})"
 
     def _insert_below(self, loop: cst.For | cst.While, code: str) -> Edit | None:
-        """A statement on a line of its own, right below the last one of the loop."""
+        """A statement on a line of its own, right below the loop and the comments that end its body."""
         source = self.source
         start, end = source.offsets(loop)
         indent = source.text[source.lines[source.place(start)[0] - 1] : start]
         if indent.strip():
             return None
         row, _ = source.place(end)
+        for offset, _ in source.comments:
+            line, column = source.place(offset)
+            between = source.text[source.lines[row] : offset] if line > row else "no comment of its own"
+            if column > len(indent) + 1 and not between.strip():
+                row = line
         if row == len(source.lines):
             return self.replace_between(len(source.text), len(source.text), f"{source.newline(end)}{indent}{code}")
         return self.replace_between(source.lines[row], source.lines[row], f"{indent}{code}{source.newline(end)}")
@@ -239,6 +237,15 @@ def _leads_out(node: cst.If) -> bool:
     return any(block is not None and block.body and leaves(block.body[-1]) for block in blocks)
 
 
+def _counts(node: cst.BaseExpression) -> bool:
+    """`(pred == y).sum()`, `pred.eq(y).sum()`: a whole number, without history."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.func.attr.value != "sum":
+        return False
+    summed = node.func.value
+    return isinstance(summed, cst.Comparison) or (isinstance(summed, cst.Call) and _called(summed) in _COMPARISONS)
+
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "logical_and", "logical_or"})
 _ENVIRONMENT = re.compile(r"(^|_)(env|envs|venv|environment|game|world|sim|simulator)s?$")
 _WRITER = re.compile(r"^(write|dump|tofile|to_csv)")
 _SAVER = re.compile(r"^(save|imwrite|imsave|export)")
