@@ -33,6 +33,7 @@ from devlint.flow.value import (
     UNKNOWN_KIND,
     Value,
     join,
+    modules_in,
     render,
     without_place,
     written_elsewhere,
@@ -73,6 +74,7 @@ class Flow:
         self._used: set[str] = set()
         self._running: set[Function] = set()
         self._loops: dict[cst.CSTNode, Loop] = {}
+        self.parts: dict[object, set[object]] = {}  # modules by identity, and those put into them
         self.bound_in_loops: dict[cst.CSTNode, set[str]] = {}
         self.lambdas: list[cst.Lambda] = []  # being called, the innermost last
         self.lambda_calls = 0
@@ -182,6 +184,8 @@ class Flow:
                 return value if value.kind == MODULE else written_elsewhere(value)
             if value.kind == MODULE and owner.pending_moves.get(name) and not cls.is_module:
                 return without_place(value)
+        if value.kind in (LIST, TUPLE, DICT) and modules_in(value):
+            return UNKNOWN  # another method may move them
         if value.kind == DEVICE and value.place.kind == "device" and any(name in c.attrs for c in cls.lineage):
             return value.but(place=Place("device", f"self.{name}", cls.scope))
         if frame.role == CONSTRUCTOR or not cls.is_module:

@@ -41,6 +41,7 @@ from devlint.flow.value import (
     PARAMS,
     PARTIAL,
     SELF,
+    SEVERAL,
     SUPER,
     TENSOR,
     THING,
@@ -51,6 +52,7 @@ from devlint.flow.value import (
     Value,
     element,
     join,
+    modules_in,
     tensor,
     without_place,
 )
@@ -670,8 +672,16 @@ def construct_module(frame: Frame, node: cst.Call, name: str, fact: table.Module
         given_tensors = [v for _, v in args.all if v.kind in (TENSOR, THING)]
         if given_tensors:
             place = given_tensors[0].place
+    _put_in(frame, node, args)
     holds = fact.tensors == "always" or any(_holds(v) for _, v in args.all)
     return Value(MODULE, place, node, ref=name, obj=node, items=held, holds=holds)
+
+
+def _put_in(frame: Frame, node: cst.Call, args: Args) -> None:
+    """Remember which modules a new one is made of: they move together."""
+    inside = {module.obj for _, value in args.all for module in modules_in(value)} - {None}
+    if inside:
+        frame.flow.parts.setdefault(node, set()).update(inside)
 
 
 def _holds(value: Value) -> bool:
@@ -832,16 +842,13 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     frame.flow.evaluate_class(cls)
     if not cls.is_module:
         return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
-    given = args.get(None, "device")
-    place = HOST
-    if given is not None or args.starred:
+    _put_in(frame, node, args)
+    place = frame.default_place()
+    constructors = [method for c in cls.lineage if (method := c.methods.get("__init__")) is not None]
+    # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
+    if args.starred or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors):
         place = UNKNOWN_PLACE
-    elif any(v.kind == DEVICE for _, v in args.all):
-        place = UNKNOWN_PLACE
-    else:
-        place = frame.default_place()
-    init = cls.find_method("__init__")
-    if init is not None and init.attributes.get("self", set()) & {"to", "cuda"}:
+    elif any(v.place != HOST for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"):
         place = UNKNOWN_PLACE
     return Value(MODULE, place, node, ref=cls, obj=node)
 
@@ -885,7 +892,8 @@ def project_call(frame: Frame, node: cst.Call, function: Function, args: Args, r
                 if operand[1].holds_tensors and operand[1].zero is False:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
     returned = substitute(summary.returns, places)
-    if summary.captured and frame.stale(summary.captured):
+    redirected = frame.env is not None and DEFAULT_PLACE in frame.env  # what it makes is made there
+    if (summary.captured and frame.stale(summary.captured)) or (redirected and not returned.place.is_there):
         returned = without_place(returned)
     if returned.kind == MODULE and returned.obj is not None:
         # the argument that is handed back, or what each call makes anew
@@ -957,9 +965,8 @@ def leave_moved(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value
     if frame.function is not None and key in frame.function.param_names:
         frame.moved[key] = UNKNOWN_PLACE if frame.conditional else place
     if value.kind == MODULE:
-        for name, other in env.items():
-            if other.kind == MODULE and (other is value or (other.obj is value.obj and value.obj is not None)):
-                env[name] = other.but(place=place, origin=node)
+        if value.obj is not None:
+            move_known(frame, node, value, place)
         if key in env or "." in key:
             env[key] = value.but(place=place, origin=node)
             frame.flow.has_paths = frame.flow.has_paths or "." in key
@@ -1080,6 +1087,8 @@ def prepared(frame: Frame, func: cst.Attribute, args: Args) -> Value:
         name = (frame.key(operand) or "").rpartition(".")[2]
         if value.kind in (MODULE, LOADER):
             value = value.but(place=place, origin=operand, pinned=None)
+        elif value.kind == OPTIMIZER:
+            value = value.but(items=())  # follows the modules
         elif value.kind == UNKNOWN_KIND and hypothesis.MODEL_NAME.match(name):
             value = Value(MODULE, place, operand, obj=operand)
         elif value.kind == UNKNOWN_KIND and hypothesis.LOADER_NAME.search(name):
@@ -1463,17 +1472,42 @@ def move_module(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value
         return moved
     key = frame.key(func.value)
     if module.obj is not None:
-        names = []
-        for name, value in env.items():
-            if value.kind == MODULE and value.obj is module.obj:
-                names.append(name)
-                env[name] = value.but(place=target, origin=node)
+        names = move_known(frame, node, module, target)
         _leave_optimizers_behind(frame, node, [module.obj], key or (names or ["the module"])[0], target)
     if key is not None:
         env[key] = moved
         frame.flow.has_paths = frame.flow.has_paths or "." in key
         _store_moved(frame, node, key, moved)
     return moved
+
+
+def move_known(frame: Frame, node: cst.Call, module: Value, target: Place) -> list[str]:
+    """Move a module under all names it has, with its parts; what holds it, or may be it, has no sure place then."""
+    env = frame.env
+    assert env is not None
+    moving, parts = {module.obj}, frame.flow.parts
+    todo = [module.obj]
+    while todo:
+        for part in parts.get(todo.pop(), ()):
+            if part not in moving:
+                moving.add(part)
+                todo.append(part)
+    names = []
+    for name, value in env.items():
+        if value.kind == MODULE:
+            if value.obj in moving and value.obj is not SEVERAL:
+                names.append(name)
+                env[name] = value.but(place=target, origin=node)
+            elif value.place != target and (SEVERAL in moving or parts.get(value.obj, _NO_PARTS) & moving):
+                env[name] = without_place(value)
+        elif value.kind in (LIST, TUPLE, DICT):
+            inside = modules_in(value)
+            if any(m.place != target and (m.obj in moving or SEVERAL in (m.obj, module.obj)) for m in inside):
+                env[name] = without_place(value)
+    return names
+
+
+_NO_PARTS: set[object] = set()
 
 
 def _note_parameter(frame: Frame, key: str | None, target: Place) -> None:

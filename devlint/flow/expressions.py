@@ -39,6 +39,7 @@ from devlint.flow.value import (
     element,
     join,
     tensor,
+    without_place,
     written_elsewhere,
 )
 
@@ -121,7 +122,7 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         value = _of_methods(frame, base, attr)
         if value is None:
             value = frame.flow.attribute_of(base.ref, attr)
-        return value if value is not None else _unknown_attribute(frame, node, attr)
+        return _as_constructed(value, base) if value is not None else _unknown_attribute(frame, node, attr)
     if kind == DEVICE:
         if attr == "type" and base.place.is_host:
             return Value(DATA, base.place, text="cpu")
@@ -134,6 +135,14 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
     if kind == ARRAY:
         return base if attr == "T" else HOST_DATA
     return _unknown_attribute(frame, node, attr)
+
+
+def _as_constructed(value: Value, base: Value) -> Value:
+    """An attribute seen from outside: what its constructor was handed there is not known here."""
+    init = base.ref.find_method("__init__") if isinstance(base.ref, Class) else None
+    if init is not None and value.place.scope == init.scope and value.kind != DEVICE:
+        return without_place(value)
+    return value
 
 
 def _of_methods(frame: Frame, base: Value, attr: str) -> Value | None:

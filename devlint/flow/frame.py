@@ -26,6 +26,7 @@ from devlint.flow.value import (
     DEVICE,
     DICT,
     FUNCTION,
+    HOST_OR_DEVICE,
     INSTANCE,
     LIST,
     LOADER,
@@ -209,8 +210,10 @@ class Frame:
             if value.text is not None:
                 place = from_string(value.text)
                 return SOMEWHERE if value.ref == "choice" and place.is_there else place
-            # an index: cuda:0, or a rank
-            return SOMEWHERE
+            if value is not HOST_OR_DEVICE:
+                return SOMEWHERE  # an index: cuda:0, or a rank
+            key = self.key(node) if node is not None else None
+            return self.symbol(key) if key is not None and hypothesis.names_device(_last_word(key)) else UNKNOWN_PLACE
         if kind == TENSOR:
             return value.place
         if kind == NAME and not value.ref.startswith("torch.") and hypothesis.names_device(_last_word(value.ref)):
@@ -438,6 +441,9 @@ class Frame:
         if self.role == HOST_SIDE:
             return HOST
         if self.role == DEVICE_SIDE and function.hints.get(name) != "elsewhere":
+            return Place("device", name, function.scope)
+        if "device" in function.attributes.get(name, _NONE):
+            # `torch.zeros(n, device=x.device)`: written for an x that may be on a device
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)
 

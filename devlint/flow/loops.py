@@ -108,7 +108,7 @@ def _read(flow: Flow, node: cst.For | cst.While, loop: Loop) -> None:
         if kind in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr):
             _paths(current.target, loop.rebinds)
             if kind is cst.AugAssign or type(current.target) is not cst.Name:
-                loop.writes.add(_holder(current.target))
+                loop.writes.add(holder(current.target))
         elif kind is cst.For or kind is cst.CompFor:
             target_names(current.target, loop.rebinds)
         elif kind is cst.AsName:
@@ -165,7 +165,7 @@ def _read_call(flow: Flow, call: cst.Call, loop: Loop) -> None:
     if type(func) is cst.Attribute:
         name = func.attr.value
         if _in_place(name) or name in _CHANGING:
-            loop.writes.add(_holder(func.value))
+            loop.writes.add(holder(func.value))
         receiver = flow.value(func.value)
         if receiver.kind in (TENSOR, THING, MODULE, OPTIMIZER):
             return
@@ -183,7 +183,7 @@ def _in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def _holder(node: cst.BaseExpression) -> str:
+def holder(node: cst.BaseExpression) -> str:
     """``a.b`` of ``a.b[0].view(-1)``: whose memory an expression shows."""
     while True:
         if type(node) is cst.Subscript:

@@ -37,6 +37,7 @@ from devlint.flow.value import (
     element,
     join,
     tensor,
+    without_place,
 )
 
 #: Rounds after which nothing is believed of what a loop that still changes binds.
@@ -570,11 +571,23 @@ def _class(frame: Frame, node: cst.ClassDef) -> None:
     execute_block(frame, node.body)
     if frame.env is not None:
         for name, value in frame.env.items():
-            if name not in outer and value.kind not in (FUNCTION, CLASS) and "." not in name and "[" not in name:
-                cls.attrs.setdefault(name, value)
+            if outer.get(name) is not value and value.kind not in (FUNCTION, CLASS) and "." not in name and "[" not in name:
+                cls.attrs.setdefault(name, without_place(value) if name in _fields(node) else value)
                 cls.attrs_of_class.add(name)
     frame.env = outer
     outer[cls.name] = Value(CLASS, ref=cls)
+
+
+def _fields(node: cst.ClassDef) -> set[str]:
+    """Names of a class that a decorator or a base may take for fields, with what is assigned as their default."""
+    if not node.decorators and not node.bases:
+        return set()
+    found: set[str] = set()
+    for line in node.body.body:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if type(small) is cst.AnnAssign:
+                _heads(small.target, found)
+    return found
 
 
 def _import(frame: Frame, node: cst.Import | cst.ImportFrom) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
+from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.place import join as join_places
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class Value:
 
 UNKNOWN = Value(UNKNOWN_KIND)
 HOST_DATA = Value(DATA, HOST)
+#: A string that names the host on one path, and something else on another.
+HOST_OR_DEVICE = Value(DATA, HOST, ref="host or device")
 NUMPY_ARRAY = Value(ARRAY, HOST)
 NOTHING = Value(NONE, HOST)
 ANY_DTYPE = Value(DTYPE)
@@ -171,6 +173,8 @@ def join(a: Value, b: Value) -> Value:
             return UNKNOWN
         return UNKNOWN
     kind = a.kind
+    if kind == DATA and a.text != b.text and from_string(a.text or "").is_host != from_string(b.text or "").is_host:
+        return HOST_OR_DEVICE
     if kind in (UNKNOWN_KIND, DATA, ARRAY, NONE, DTYPE, PARAMS):
         return a if a.text == b.text and a.ref == b.ref else a.but(text=None, ref=None, obj=None)
     if kind in (NAME, FUNCTION, PARTIAL, CLASS, SELF, SUPER, CONTEXT):
@@ -210,6 +214,17 @@ def join(a: Value, b: Value) -> Value:
     )
 
 
+def modules_in(value: Value) -> list[Value]:
+    """The modules that a value is or holds."""
+    if value.kind == MODULE:
+        return [value]
+    if value.kind not in _CONTAINERS or not value.items:
+        return []
+    if value.kind == LIST:
+        return [m for item in value.ref for m in modules_in(item)] if isinstance(value.ref, tuple) else modules_in(value.items)
+    return [m for item in (value.items.values() if value.kind == DICT else value.items) for m in modules_in(item)]
+
+
 def without_place(value: Value) -> Value:
     """The value once something that cannot be followed may have moved it or changed what it holds."""
     kind = value.kind
@@ -236,8 +251,17 @@ def written_elsewhere(value: Value) -> Value:
     return tensor(UNKNOWN_PLACE) if value.kind == TENSOR else UNKNOWN
 
 
+#: The identity of a module that is one of several.
+SEVERAL = object()
+
+
 def element(value: Value) -> Value:
     """What iterating over the value gives each time."""
+    each = _element(value)
+    return each.but(obj=SEVERAL) if each.kind == MODULE else each
+
+
+def _element(value: Value) -> Value:
     kind = value.kind
     if kind == LIST:
         return value.items if value.items is not None else UNKNOWN
@@ -281,8 +305,6 @@ def render(value: Value) -> str:
     if kind == GENERATOR:
         return f"generator on {value.place}"
     if kind == DATA and value.text is not None:
-        from devlint.flow.place import from_string
-
         place = from_string(value.text)
         return f"device {place}" if place.is_known else "host data"
     if kind in (DATA, ARRAY):
