@@ -748,14 +748,14 @@ def loader(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         pinned = None  # their batches are objects
     collate = args.value(6, "collate_fn")
     if pinned is not None and collate is not None and collate.kind != NONE:
-        pinned = _pinned_after(frame, collate, pinned)
+        pinned = _pinned_after(frame, node, collate, pinned)
     return Value(LOADER, place, node, pinned=pinned)
 
 
-def _pinned_after(frame: Frame, collate: Value, pinned: bool) -> bool | None:
+def _pinned_after(frame: Frame, node: cst.Call, collate: Value, pinned: bool) -> bool | None:
     """Whether batches that a collate function makes are pinned: a loader pins tensors, not what it does not know."""
-    summary = frame.flow.summary(collate.ref, frame) if isinstance(collate.ref, Function) else None
-    todo = [summary.returns if summary is not None else UNKNOWN]
+    samples = Args([(node, Value(LIST, items=UNKNOWN))], {}, False)
+    todo = [call_value(frame, node, collate, samples) if collate.kind == FUNCTION else UNKNOWN]
     for value in todo:
         if value.kind in (LIST, TUPLE, DICT):
             items = value.items if value.items is not None else []
