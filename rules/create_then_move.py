@@ -97,7 +97,7 @@ class CreateThenMove(Rule):
     def check(self) -> None:
         for move in self.flow.facts.moves.values():
             value = move.value
-            if not (value.is_tensor and value.place.is_host and move.target.is_there) or value.pinned or value.grad:
+            if not (value.is_tensor and value.place.is_host and _goes_there(move)) or value.pinned or value.grad:
                 continue
             if self._is_for_its_effect(move.node):
                 continue
@@ -162,7 +162,9 @@ class CreateThenMove(Rule):
             return None
         if entry is not None and entry.values == "python":
             return None
-        if any(arg.star == "**" or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args):
+        if any(
+            arg.star == "**" or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args
+        ):
             return None
         if name == "torch.normal" and any(self.flow.value(arg.value).holds_tensors for arg in call.args):
             return None  # it follows its mean
@@ -371,6 +373,12 @@ _PERHAPS_OR_OFTEN = (
 )
 
 _PARTS_OF_A_TARGET = (cst.Element, cst.StarredElement, cst.Tuple, cst.List, cst.Attribute, cst.Subscript)
+
+
+def _goes_there(move: Move) -> bool:
+    # `x.device` of an argument is where the caller has x: on the device, as code is judged
+    of_argument = isinstance(move.target_node, cst.Attribute) and move.target.kind == "param"
+    return move.target.is_there or of_argument
 
 
 def _assigns_several(statement: cst.BaseSmallStatement) -> bool:
