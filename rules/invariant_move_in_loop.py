@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Move
+from devlint.flow.invariance import bindings, same_every_time, target_stays
+from devlint.flow.loops import Loop, runs_sometimes, working_loop
+from devlint.flow.place import Place
+from devlint.flow.value import MODULE, TENSOR
+from devlint.rule import Rule
+from devlint.rules._places import origin_note, where
+
+
+class InvariantMoveInLoop(Rule):
+    """A loop copies to the device, again and again, what it never changes.
+
+    ## What it does
+    Reports three things in loops that go through a data loader or drive a model: a host tensor that nothing in the loop
+    changes and that is moved to a device in every iteration; a tensor built there from constants
+    (`torch.tensor([0.5, 0.5], device=device)`); and a module that is moved to where it is already.
+
+    ## Why is this bad
+    Each iteration pays for a copy whose result is the same as that of the last one. A copy from pageable memory also
+    makes the host wait until it is done.
+
+    ## Example
+    ```python
+    import torch
+    import torch.nn.functional as F
+
+
+    def train(model, loader, optimizer, device):
+        class_weights = torch.tensor([1.0, 2.0, 0.5])
+        for x, y in loader:
+            weight = class_weights.to(device)
+            loss = F.cross_entropy(model(x.to(device)), y.to(device), weight=weight)
+            loss.backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    import torch.nn.functional as F
+
+
+    def train(model, loader, optimizer, device):
+        class_weights = torch.tensor([1.0, 2.0, 0.5])
+        weight = class_weights.to(device)
+        for x, y in loader:
+            loss = F.cross_entropy(model(x.to(device)), y.to(device), weight=weight)
+            loss.backward()
+            optimizer.step()
+    ```
+
+    ## Fix safety
+    The fix moves a plain assignment above the loop. It is safe where the loop binds the name nowhere else and does not
+    hand it to a function that might write into it. Moving a module earlier is unsafe: what the loop does before it would
+    see the module moved. A move inside a larger expression is left to a person.
+
+    ## Limits
+    Silent where the copy is written into or deleted (a fresh one is then wanted), where the loop or an unknown function
+    may change the source, where the source has a second name, for function parameters (they may be there already), for
+    `x = x.to(device)`, which copies once, and for `torch.zeros(..., device=device)` and its kin, which copy nothing.
+
+    ## References
+    - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device)
+    - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
+    """
+
+    group = "performance"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        for move in self.flow.facts.moves.values():
+            loop = working_loop(self.flow, move.node) if move.target.is_there else None
+            if loop is None or runs_sometimes(self.flow, move.node, loop):
+                continue
+            stays, hoistable = target_stays(loop, move.target_node, move.target)
+            if not stays:
+                continue
+            if move.value.kind == MODULE:
+                self._module(move, loop, hoistable)
+            elif move.value.kind == TENSOR and same_every_time(self.flow, loop, move.receiver):
+                self._tensor(move.node, move.receiver, move.target, loop, hoistable)
+        for call in self.flow.calls("torch.tensor", "torch.as_tensor", "torch.asarray"):
+            self._built(call)
+
+    def _built(self, call: cst.Call) -> None:
+        device = next((a.value for a in call.args if a.keyword is not None and a.keyword.value == "device"), None)
+        place = self.flow.value(call).place
+        loop = working_loop(self.flow, call) if device is not None and place.is_there else None
+        if loop is None or runs_sometimes(self.flow, call, loop):
+            return
+        stays, hoistable = target_stays(loop, device, place)
+        if stays and same_every_time(self.flow, loop, call):
+            self._tensor(call, call, place, loop, hoistable)
+
+    def _tensor(self, node: cst.Call, source: cst.BaseExpression, place: Place, loop: Loop, hoistable: bool) -> None:
+        whole = self._with_methods(node)
+        above = self.source.parents[whole] if whole is not None else None
+        if whole is None or above is None or isinstance(above, cst.Expr):
+            return  # z = w.to(d).requires_grad_()   each iteration wants its own; w.to(d)   a measurement
+        if isinstance(above, cst.Arg) and self._collects(above):
+            return  # replicas.append(w.to(d))
+        name = _single_name(above)
+        if name is not None and (name in loop.writes or self._is_deleted(name, loop)):
+            return  # delta = start.to(d); delta += y
+        rebound = name is not None and bindings(loop, name) > 1
+        if rebound and source is node:
+            return  # loss = torch.tensor(0.0, device=d); loss = loss + y   a sum that starts anew
+        code = _short(self.code(source))
+        done = "built on" if source is node else "copied to"
+        self.report(
+            node,
+            f"`{code}` is {done} {where(place)} in every iteration, and nothing in the loop changes it",
+            notes=[
+                *origin_note(self, f"`{code}`", self.flow.value(source)),
+                self.note(loop.node, "this loop"),
+            ],
+            fix=self._hoist(above, name, loop) if hoistable and name is not None and not rebound else None,
+        )
+
+    def _module(self, move: Move, loop: Loop, hoistable: bool) -> None:
+        receiver = move.receiver
+        if not isinstance(receiver, cst.Name):
+            return
+        name, statement = receiver.value, self.source.parents[move.node]
+        again = _single_name(statement) == name
+        # for model in models: model.to(d); train(model): it may come back moved elsewhere
+        if bindings(loop, name) > again or name in loop.handed or self._moves_of(name, loop) > 1:
+            return
+        self.report(
+            move.node,
+            f"`{name}` is moved to {where(move.target)} in every iteration; it stays there after the first",
+            notes=[self.note(loop.node, "this loop")],
+            fix=self._hoist(statement, name, loop, module=True) if hoistable else None,
+        )
+
+    def _moves_of(self, name: str, loop: Loop) -> int:
+        """How often the loop moves the module: `model.cpu()` after `model.to(device)` means to move it again."""
+        return sum(
+            isinstance(n, cst.Attribute) and n.attr.value in table.MOVES and self.code(n.value) == name
+            for n in tree.walk(loop.node)
+        )
+
+    def _with_methods(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
+        """The node with the methods and items asked of it; ``None`` where one of them changes it in place."""
+        while True:
+            above = self.source.parents[node]
+            if isinstance(above, cst.Attribute):
+                call = self.source.parents[above]
+                if isinstance(call, cst.Call) and call.func is above:
+                    if above.attr.value.endswith("_"):
+                        return None
+                    above = call
+            elif not isinstance(above, cst.Subscript):
+                return node
+            node = above
+
+    def _collects(self, arg: cst.Arg) -> bool:
+        call = self.source.parents[arg]
+        func = call.func if isinstance(call, cst.Call) else None
+        return isinstance(func, cst.Attribute) and func.attr.value in ("append", "extend", "insert", "add", "put")
+
+    def _is_deleted(self, name: str, loop: Loop) -> bool:
+        return any(isinstance(n, cst.Del) and _mentions(n, name) for n in tree.walk(loop.node))
+
+    def _hoist(self, assign: cst.CSTNode, name: str, loop: Loop, *, module: bool = False) -> Fix | None:
+        """Move the statement above the loop."""
+        line = self.source.parents[assign]
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return None
+        body = loop.node.body
+        if self.source.parents[line] is not body or len(body.body) == 1:
+            return None
+        if not module and (not self._is_all_same(assign, loop) or self._used_before(name, line, loop)):
+            return None
+        start, end = self.source.offsets(line)
+        row, _ = self.source.place(end)
+        lines = self.source.lines
+        line_end = lines[row] if row < len(lines) else len(self.source.text)
+        above = self.insert_statement(loop.node, self.source.text[start:line_end].rstrip("\r\n"))
+        if above is None:
+            return None
+        safe = not module and name not in loop.handed
+        return self.fix("move it above the loop", above, self.delete_line(line), safe=safe)
+
+    def _is_all_same(self, assign: cst.CSTNode, loop: Loop) -> bool:
+        """Whether the whole right side is the copy: not `scaled = w.to(d) * factor`."""
+        value = assign.value if isinstance(assign, cst.Assign | cst.AnnAssign) else None
+        if not isinstance(value, cst.Call):
+            return False
+        moved = self.flow.move(value)
+        return same_every_time(self.flow, loop, moved.receiver if moved is not None else value)
+
+    def _used_before(self, name: str, line: cst.CSTNode, loop: Loop) -> bool:
+        """Whether the loop reads the name before the statement binds it: the first iteration would see another value."""
+        at, _ = self.source.offsets(line)
+        return any(
+            isinstance(n, cst.Name) and n.value == name and self.source.offsets(n)[0] < at for n in tree.walk(loop.node)
+        )
+
+
+def _single_name(statement: cst.CSTNode) -> str | None:
+    """`w` of `w = ...`."""
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0].target
+    elif isinstance(statement, cst.AnnAssign):
+        target = statement.target
+    else:
+        return None
+    return target.value if isinstance(target, cst.Name) else None
+
+
+def _mentions(node: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(n, cst.Name) and n.value == name for n in tree.walk(node))
+
+
+def _short(code: str) -> str:
+    line = " ".join(code.split())
+    return line if len(line) <= 60 else line[:57] + "..."
