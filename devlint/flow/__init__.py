@@ -188,8 +188,11 @@ class Flow:
             return UNKNOWN  # another method may move them
         if value.kind == DEVICE and value.place.kind == "device" and any(name in c.attrs for c in cls.lineage):
             return value.but(place=Place("device", f"self.{name}", cls.scope))
-        if frame.role == CONSTRUCTOR or not cls.is_module:
+        if frame.role == CONSTRUCTOR:
             return value
+        if not cls.is_module:
+            # a base that is not seen may be a module and move what it holds
+            return value if cls.known_whole or cls.is_dataset or value.kind not in (MODULE, TENSOR) else without_place(value)
         if value.kind == TENSOR and any(name in owner.buffers for owner in cls.lineage):
             return value.but(place=frame.self_place)
         if value.kind == TENSOR and any(owner.buffers_by_variable for owner in cls.lineage):

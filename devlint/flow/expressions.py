@@ -101,7 +101,8 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         return frame.flow.named(qualified)
     if kind == TENSOR or kind == THING:
         if attr == "device":
-            return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if kind == TENSOR else None)
+            is_torchs = kind == TENSOR and _is_torchs(frame, base)
+            return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if is_torchs else None)
         if attr == "dtype":
             return ANY_DTYPE
         if attr in _TENSOR_DATA_ATTRIBUTES:
@@ -143,6 +144,23 @@ def _as_constructed(value: Value, base: Value) -> Value:
     if init is not None and value.place.scope == init.scope and value.kind != DEVICE:
         return without_place(value)
     return value
+
+
+def _is_torchs(frame: Frame, value: Value) -> bool:
+    """Whether a tensor is torch's: what only looks like one may be another library's, whose device is a string."""
+    if not frame.scope.imports_torch:
+        return False
+    origin = value.origin
+    while isinstance(origin, cst.Call) and isinstance(origin.func, cst.Attribute) and origin not in frame.facts.names:
+        receiver = frame.values.get(origin.func.value)  # y = x.cpu(): as sure as x is
+        if receiver is None or not receiver.holds_tensors or receiver.origin is origin:
+            break
+        origin = receiver.origin
+    if not isinstance(origin, cst.Param):
+        return origin is not None
+    if origin.annotation is None:
+        return frame.cls is not None and frame.cls.is_module
+    return any(name.startswith("torch.") for name in frame.scope.qualified_names(origin.annotation))
 
 
 def _of_methods(frame: Frame, base: Value, attr: str) -> Value | None:

@@ -79,12 +79,19 @@ class Wait:
 
 @dataclass(eq=False)
 class ArrayUse:
-    """A tensor is handed to numpy (or another library that reads host memory): ``what`` names the call."""
+    """A tensor that numpy (or another library that reads host memory) cannot read is handed to it.
 
-    node: cst.CSTNode
+    It lives on a device, or autograd tracks it. ``what`` names what is called. ``tracked``: surely, surely not, or not
+    known; ``inside``: ``operand`` is a list of such tensors; ``host_too``: host tensors are refused as well.
+    """
+
+    node: cst.Call
     what: str
     operand: cst.BaseExpression
     value: Value
+    tracked: bool | None
+    inside: bool
+    host_too: bool
 
 
 @dataclass(eq=False)

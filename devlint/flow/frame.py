@@ -381,8 +381,8 @@ class Frame:
             return Value(TENSOR, place, param, zero=zero) if len(tails) == 1 else Value(THING, place, param)
         default = param.default
         if hypothesis.names_device(name) and not tails & {"bool", "int"} and not _is_constant(default, "True", "False"):
-            return Value(DEVICE, self.symbol(name), param, ref=self._device_form(types, default))
-        if types and (form := self._device_form(types, default)) is not None:
+            return Value(DEVICE, self.symbol(name), param, ref=self._device_form(param))
+        if types and (form := self._device_form(param)) is not None:
             return Value(DEVICE, Place("param", name, self.id), param, ref=form)  # `offload_device`: any
         if tails and tails <= {"int", "float", "str", "bool", "bytes", "Path", "int[]", "ndarray", "complex"}:
             return Value(DATA, HOST)
@@ -426,12 +426,11 @@ class Frame:
             return qualified
         return "" if name.rpartition(".")[2] == "Module" or qualified in table.MODULES else None
 
-    def _device_form(self, types: list[str], default: cst.BaseExpression | None) -> str | None:
+    def _device_form(self, param: cst.Param) -> str | None:
         """Whether a parameter is a ``torch.device``, as annotated, or perhaps a string."""
-        if isinstance(default, cst.SimpleString):
-            return None  # whatever the annotation says
-        parts = [each.partition(".") for each in types if each != "None"]
-        known = {self.scope.imports.get(head, head) + dot + rest for head, dot, rest in parts}
+        if param.annotation is None or isinstance(param.default, cst.SimpleString):
+            return None  # a default that is a string says more than the annotation
+        known = self.scope.qualified_names(param.annotation)
         return OBJECT if known == {"torch.device"} else OBJECT_OR_TEXT if known == {"torch.device", "str"} else None
 
     def parameter_place(self, name: str) -> Place:
@@ -442,7 +441,7 @@ class Frame:
             return HOST
         if self.role == DEVICE_SIDE and function.hints.get(name) != "elsewhere":
             return Place("device", name, function.scope)
-        if "device" in function.attributes.get(name, _NONE):
+        if "device" in function.attributes.get(name, _NONE) and function.hints.get(name) != "elsewhere":
             # `torch.zeros(n, device=x.device)`: written for an x that may be on a device
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)

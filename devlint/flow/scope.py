@@ -196,6 +196,7 @@ class Scope:
         self._wraps: bool | None = None
         self.outside_stores: set[str] = set()  # attributes set on something else than self
         self._read_imports()
+        self.imports_torch = any(name.partition(".")[0] == "torch" for name in self.imports.values())
         self._read_definitions()
         self._classify()
         self._assign_roles()
@@ -217,6 +218,11 @@ class Scope:
             return ""
         head, dot, rest = dotted.partition(".")
         return self.imports.get(head, head) + dot + rest
+
+    def qualified_names(self, annotation: cst.Annotation) -> set[str]:
+        """The qualified names of the types that an annotation allows, but for ``None``."""
+        parts = [each.partition(".") for each in annotation_names(annotation.annotation) if each != "None"]
+        return {self.imports.get(head, head) + dot + rest for head, dot, rest in parts}
 
     # definitions --------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Built(NamedTuple):
     moved: cst.Call | None = None
 
 
-_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text", "holds", "weight")
+_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text", "holds", "tracked", "weight")
 
 _CONTAINERS = frozenset({LIST, TUPLE, DICT})
 #: Values inside a container of containers beyond which its elements are unknown: ``t = (t, t)`` doubles them each time.
@@ -67,7 +67,8 @@ class Value:
     ``origin`` is the node where it got to its place. ``pinned``: page-locked, pageable or not known
     (``True``, ``False``, ``None``). ``grad``: surely a leaf that requires gradients. ``zero``:
     zero-dimensional, surely not, or not known (``True``, ``False``, ``None``). ``obj`` is the identity of a module, kept through moves. ``attr`` names
-    the attribute ``(class, name)`` a value was read from. ``holds``: a module that surely has parameters. ``text`` is a string constant's value.
+    the attribute ``(class, name)`` a value was read from. ``holds``: a module that surely has parameters. ``tracked``: recorded by
+    autograd, surely not, or not known (``True``, ``False``, ``None``). ``text`` is a string constant's value.
     ``ref`` of a device is :data:`OBJECT`, :data:`OF_TENSOR` or :data:`OBJECT_OR_TEXT`; ``None`` where it may be anything
     that names one. ``items`` of an optimizer are its :class:`Built`.
     """
@@ -89,11 +90,12 @@ class Value:
         attr: tuple[Any, str] | None = None,
         text: str | None = None,
         holds: bool = False,
+        tracked: bool | None = None,
     ) -> None:
         self.kind, self.place, self.origin = kind, place, origin
         self.pinned, self.grad, self.zero = pinned, grad, zero
         self.items, self.ref, self.obj, self.attr, self.text = items, ref, obj, attr, text
-        self.holds = holds
+        self.holds, self.tracked = holds, tracked
         self.weight = 1
         if kind in _CONTAINERS and items:
             self._weigh()
@@ -163,7 +165,7 @@ def join(a: Value, b: Value) -> Value:
             return a
         kinds = {a.kind, b.kind}
         if kinds == {TENSOR, THING}:
-            return a.but(kind=THING, place=join_places(a.place, b.place), zero=None, obj=None, pinned=None)
+            return a.but(kind=THING, place=join_places(a.place, b.place), zero=None, obj=None, pinned=None, tracked=_both(a.tracked, b.tracked))
         if kinds == {DATA, ARRAY}:
             return HOST_DATA
         if kinds == {LIST, TUPLE}:
@@ -211,6 +213,7 @@ def join(a: Value, b: Value) -> Value:
         obj=a.obj if a.obj == b.obj else None,
         attr=a.attr if a.attr == b.attr else None,
         holds=a.holds and b.holds,
+        tracked=_both(a.tracked, b.tracked),
     )
 
 
@@ -223,6 +226,10 @@ def modules_in(value: Value) -> list[Value]:
     if value.kind == LIST:
         return [m for item in value.ref for m in modules_in(item)] if isinstance(value.ref, tuple) else modules_in(value.items)
     return [m for item in (value.items.values() if value.kind == DICT else value.items) for m in modules_in(item)]
+
+
+def _both(a: bool | None, b: bool | None) -> bool | None:
+    return a if a is b else None
 
 
 def without_place(value: Value) -> Value:
@@ -277,7 +284,7 @@ def _element(value: Value) -> Value:
     if kind == THING:
         return value.but(obj=None)
     if kind == LOADER:
-        return Value(THING, value.place, value.origin, pinned=value.pinned, ref=value)
+        return Value(THING, value.place, value.origin, pinned=value.pinned, ref=value, tracked=False)
     if kind == MODULE:  # a Sequential or ModuleList
         if isinstance(value.items, Value):
             return value.items.but(place=value.place, obj=None)

@@ -1,0 +1,144 @@
+"""What libraries that read host memory do with a tensor: numpy, matplotlib, scikit-learn, Pillow.
+
+They read a tensor through ``Tensor.__array__``, which raises where it lives on a device, and where autograd tracks it
+while gradients are recorded. Tried with numpy 2.4, with the meta device in place of an accelerator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint.flow import copies
+from devlint.flow.facts import ArrayUse
+from devlint.flow.place import HOST
+from devlint.flow.value import ARRAY, INSTANCE, LIST, NUMPY_ARRAY, TENSOR, THING, TUPLE, UNKNOWN, Value
+
+if TYPE_CHECKING:
+    from devlint.flow.calls import Args
+    from devlint.flow.frame import Frame
+
+#: Methods of arrays, and functions of numpy, whose result is the same memory as the first argument.
+VIEWS = frozenset("reshape ravel transpose swapaxes squeeze view asarray asanyarray expand_dims".split())
+
+#: Read no values: they look at the shape, call the tensor's own method or its ``__getitem__``, or take sizes, for which
+#: the host waits.
+_HARMLESS = frozenset(
+    "shape ndim size iterable isscalar dtype issubdtype can_cast squeeze swapaxes split array_split real imag nonzero "
+    "take_along_axis zeros ones empty full eye identity tri random.seed random.default_rng random.RandomState "
+    "random.shuffle set_printoptions errstate".split()
+)
+#: Hand their own keywords to the tensor's method of that name, so that host tensors, too, are refused.
+_NEED_ARRAYS = frozenset("mean sum max min amax amin std var prod any all moveaxis rollaxis flip".split())
+#: Catch the error and answer ``False``.
+WRONG_ANSWERS = frozenset({"numpy.array_equal", "numpy.array_equiv"})
+#: Keywords that say sizes and axes.
+_SIZES = frozenset({"axis", "axes", "size", "shape", "newshape"})
+
+_PLOTS = frozenset(
+    "plot scatter imshow hist hist2d bar barh fill_between matshow semilogx semilogy loglog errorbar boxplot violinplot "
+    "contour contourf pcolormesh stem step pie quiver".split()
+)
+_ESTIMATOR_METHODS = frozenset(
+    "fit fit_predict fit_transform partial_fit predict predict_proba predict_log_proba decision_function score "
+    "score_samples transform inverse_transform kneighbors".split()
+)
+_FIGURE, _AXES, _ESTIMATOR = "figure", "axes", "estimator"
+
+
+def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """A function of numpy."""
+    rest = name.removeprefix("numpy.")
+    if rest not in _HARMLESS:
+        operands = [*args.positional, *(pair for key, pair in args.keywords.items() if key not in _SIZES)]
+        for operand, value in operands:
+            use(frame, node, name, operand, value, host_too=rest in _NEED_ARRAYS)
+            if rest not in VIEWS:
+                copies.read(frame, node, value)
+    first = args.value(0)
+    if rest in ("squeeze", "swapaxes", "real") and first is not None and first.holds_tensors:
+        return first.but(zero=None, grad=False, obj=None)
+    return Value(ARRAY, HOST, first.origin) if rest in VIEWS and first is not None else NUMPY_ARRAY
+
+
+def library_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value | None:
+    """A function or class of another library that reads host memory; ``None`` where it is none."""
+    head, _, rest = name.partition(".")
+    tail = rest.rpartition(".")[2]
+    if head == "matplotlib":
+        if tail in _PLOTS:
+            _use_all(frame, node, name, args)
+        return _of_pyplot(tail)
+    if head == "sklearn" and "array_api_dispatch" not in frame.scope.source.text:
+        if tail[:1].isupper():
+            return Value(INSTANCE, text=_ESTIMATOR)
+        if rest.startswith("metrics."):
+            _use_all(frame, node, name, args)
+        return UNKNOWN
+    if name == "PIL.Image.fromarray":
+        _use_all(frame, node, name, args, host_too=True)
+        return UNKNOWN
+    return None
+
+
+def _of_pyplot(name: str) -> Value:
+    if name == "subplots":  # (figure, axes): an axes object, or an array of them
+        return Value(TUPLE, items=[Value(INSTANCE, text=_FIGURE), Value(INSTANCE, text=_AXES)])
+    if name in ("subplot", "gca", "axes"):
+        return Value(INSTANCE, text=_AXES)
+    return Value(INSTANCE, text=_FIGURE) if name in ("figure", "gcf") else UNKNOWN
+
+
+def library_method(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
+    """A method of a figure, of axes or of an estimator."""
+    if receiver.text == _AXES:
+        if name in _PLOTS:
+            _use_all(frame, node, f"Axes.{name}", args)
+        return receiver if name in ("ravel", "flatten", "reshape") else UNKNOWN
+    if receiver.text == _FIGURE:
+        return Value(INSTANCE, text=_AXES) if name in ("add_subplot", "gca", "subplots") else UNKNOWN
+    if receiver.text == _ESTIMATOR:
+        if name in _ESTIMATOR_METHODS:
+            _use_all(frame, node, name, args)
+        return receiver if name == "fit" else UNKNOWN
+    return UNKNOWN
+
+
+def is_axes(value: Value) -> bool:
+    """An axes object of matplotlib's, or an array of them: ``axes[0, 1]`` and ``axes.flat`` are the like."""
+    return value.kind == INSTANCE and value.text == _AXES
+
+
+def _use_all(frame: Frame, node: cst.Call, name: str, args: Args, host_too: bool = False) -> None:
+    for operand, value in args.all:
+        use(frame, node, name, operand, value, host_too)
+
+
+def use(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value, host_too: bool = False) -> None:
+    """A value is read as an array by ``what``; ``host_too``: which refuses tensors on the host as well."""
+    if frame.dead:
+        return
+    if value.kind == LIST and value.items is not None and value.items.kind == TENSOR:
+        if type(operand) is cst.ListComp or type(operand) is cst.GeneratorExp:
+            operand = operand.elt
+            _note(frame, node, what, operand, value.items, False, host_too=False)
+        elif type(operand) is cst.List and isinstance(value.ref, tuple):
+            for item, each in zip(operand.elements, value.ref, strict=True):
+                if type(item) is cst.Element:
+                    _note(frame, node, what, item.value, each, False, host_too=False)
+        else:
+            _note(frame, node, what, operand, value.items, True, host_too)
+    else:
+        _note(frame, node, what, operand, value, False, host_too)
+
+
+def _note(
+    frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value, inside: bool, host_too: bool
+) -> None:
+    if value.kind not in (TENSOR, THING) or value.ref == "moved":
+        return  # what `.to()` of something unknown gives may have a `.numpy()` of its own
+    recording = frame.recording
+    tracked = value.tracked if recording is not False else False
+    if value.place.is_there or (tracked and recording):
+        frame.facts.array_uses[operand] = ArrayUse(node, what, operand, value, tracked, inside, host_too)
