@@ -48,8 +48,9 @@ class UnsynchronizedHostCopy(Rule):
     The fix removes `non_blocking=True`: safe, the copy is then done when the call returns.
 
     ## Limits
-    Follows a value through one function. Views, `.numpy()`, `return` and calls read nothing yet. A call of anything that
-    is not known (a helper, a module of the project, a context manager) may have waited, and so silences the rule.
+    Follows a value through one function. Views, `.numpy()`, `return` and calls read nothing yet. A call of
+    anything that is not known (a helper, a module of the project, a context manager) may have waited, and so silences
+    the rule.
 
     ## References
     - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)

@@ -763,7 +763,7 @@ def _pinned_after(frame: Frame, node: cst.Call, collate: Value, pinned: bool) ->
         elif value.kind == TENSOR and value.place.is_host:
             if value.pinned is not False and not pinned:
                 return None  # pinned by the function itself
-        elif not value.is_data and (pinned or value.kind != UNKNOWN_KIND or value is todo[0]):
+        elif not value.is_data and (pinned or value.kind not in (UNKNOWN_KIND, THING) or value is todo[0]):
             return None  # an object of theirs; what is one entry of many is left as it is where nothing pins
     return pinned
 
