@@ -45,6 +45,7 @@ _ESTIMATOR_METHODS = frozenset(
     "score_samples transform inverse_transform kneighbors".split()
 )
 _FIGURE, _AXES, _ESTIMATOR = "figure", "axes", "estimator"
+INSTANCES = frozenset({_FIGURE, _AXES, _ESTIMATOR})
 
 
 def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:

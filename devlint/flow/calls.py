@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import libcst as cst
 
-from devlint.flow import builtins_table, copies, hypothesis
+from devlint.flow import arrays, builtins_table, copies, hypothesis
 from devlint.flow import torch_table as table
-from devlint.flow.facts import ArrayUse, BuiltBeforeMove, Copy, Move
-from devlint.flow.frame import DEFAULT_PLACE, Frame, parameters_in
+from devlint.flow.facts import BuiltBeforeMove, Copy, Move
+from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Frame, parameters_in
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import (
@@ -86,6 +86,8 @@ class Args(NamedTuple):
 def call(frame: Frame, node: cst.Call) -> Value:
     """Evaluate a call expression."""
     value = _call(frame, node)
+    if value.tracked is None and value.holds_tensors and frame.recording is False:
+        value = value.but(tracked=False)
     if value.kind == UNKNOWN_KIND and frame.flow.has_copies:
         func = node.func
         if not (type(func) is cst.Attribute and func.attr.value in copies.QUEUEING):
@@ -225,7 +227,7 @@ def named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name.startswith("torch."):
         return torch_call(frame, node, name, args)
     if name.startswith("numpy."):
-        return numpy_call(frame, node, name, args)
+        return arrays.numpy_call(frame, node, name, args)
     if name == "functools.partial" and args.positional:
         return Value(PARTIAL, ref=args.positional[0][1], items=args._replace(positional=args.positional[1:]))
     if name in ("copy.deepcopy", "copy.copy"):
@@ -246,10 +248,9 @@ def named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return HOST_DATA if not name.startswith("collections.") else UNKNOWN
     if name in table.LOADERS:
         return loader(frame, node, name, args)
-    if reads_host_memory(name):
-        for operand, value in args.all:
-            use_as_array(frame, node, name, operand, value)
-        return UNKNOWN
+    found = arrays.library_call(frame, node, name, args)
+    if found is not None:
+        return found
     if name.startswith("torchvision.models.") or name.startswith("timm.create_model"):
         return Value(MODULE, HOST, node, ref=name, obj=node)
     if name == "accelerate.Accelerator":
@@ -262,45 +263,8 @@ def named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     return unknown_call(frame, node, args)
 
 
-def reads_host_memory(name: str) -> bool:
-    """Functions of other packages that read a tensor through ``__array__``."""
-    head, _, rest = name.partition(".")
-    if head == "matplotlib":
-        return rest.rpartition(".")[2] in (
-            "plot", "scatter", "imshow", "hist", "bar", "fill_between", "matshow", "semilogy", "loglog", "errorbar", "boxplot", "violinplot", "contourf", "contour", "pcolormesh", "stem", "step", "barh", "pie",
-        )  # fmt: skip
-    return (head == "sklearn" and rest.startswith("metrics.")) or name == "PIL.Image.fromarray"
-
-
 def _array_result(kind: str, name: str) -> Value:
     return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
-
-
-def use_as_array(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value) -> None:
-    if frame.dead or value.kind not in (TENSOR, THING):
-        return
-    if value.kind == THING and value.ref == "moved":
-        return
-    if value.place.is_there or value.grad:
-        frame.facts.array_uses[node] = ArrayUse(node, what, operand, value)
-
-
-#: Methods of arrays, and functions of numpy, whose result is the same memory as the first argument.
-_ARRAY_VIEWS = frozenset("reshape ravel transpose swapaxes squeeze view asarray asanyarray expand_dims".split())
-_NUMPY_HARMLESS = frozenset("shape ndim size iterable isscalar random.seed random.default_rng".split())
-
-
-def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
-    rest = name.removeprefix("numpy.")
-    if rest not in _NUMPY_HARMLESS:
-        for operand, value in args.positional[:3]:
-            if value.kind == LIST and value.items is not None and value.items.kind == TENSOR:
-                value = value.items
-            use_as_array(frame, node, name, operand, value)
-            if rest not in _ARRAY_VIEWS:
-                copies.read(frame, node, value)
-    first = args.value(0)
-    return Value(ARRAY, HOST, first.origin) if rest in _ARRAY_VIEWS and first is not None else NUMPY_ARRAY
 
 
 def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
@@ -319,7 +283,7 @@ def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         first = args.value(0, "input") or UNKNOWN
         place = frame.device_place(given[1], given[0]) if given is not None and given[1].kind != NONE else first.place
         pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
-        return tensor(place, node, zero=first.zero, pinned=pinned)
+        return tensor(place, node, zero=first.zero, pinned=pinned, tracked=_asked_to_track(args))
     if name in table.KEEPING:
         return keep(frame, node, args)
     factory = table.HOST_FACTORIES.get(name)
@@ -330,7 +294,7 @@ def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         first = args.value(0)
         if first is not None and first.holds_tensors and first.place.is_there:
             place = first.place
-        return tensor(place, node, pinned=False)
+        return tensor(place, node, pinned=False, tracked=False)
     if name in table.DEVICE_TYPED:
         return tensor(Place("fixed", "cuda"), node)
     if name in table.WRAPPERS:
@@ -355,7 +319,12 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
             number = index[0].value if isinstance(index[0], cst.Integer) else ""
             place = Place("fixed", f"{place.name}:{number}") if number else SOMEWHERE
         return Value(DEVICE, place if place.is_known else SOMEWHERE, node, ref=OBJECT)
-    if name in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad", "torch.set_grad_enabled"):
+    if name in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad"):
+        return Value(CONTEXT, ref=name)
+    if name == "torch.set_grad_enabled":
+        given = args.get(0, "mode")
+        if frame.env is not None and given is not None:  # at once, whether or not it is used in a `with`
+            frame.env[NO_GRAD] = HOST_DATA if _is_false(given[0]) else UNKNOWN
         return Value(CONTEXT, ref=name)
     if name == "torch.save" and args.positional:
         copies.read(frame, node, args.positional[0][1])
@@ -443,7 +412,15 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         if value.kind == TENSOR and value.place.is_there and name != "torch.tensor" and operand is not node:
             # sizes and bounds are read to the host
             frame.wait(node, name, operand, value, explicit=False)
-    return tensor(place, node, zero=zero, pinned=pinned, grad=grad)
+    return tensor(place, node, zero=zero, pinned=pinned, grad=grad, tracked=_asked_to_track(args))
+
+
+def _asked_to_track(args: Args) -> bool | None:
+    """Whether autograd tracks what a factory makes."""
+    asked = args.get(None, "requires_grad")
+    if asked is None:
+        return None if args.starred else False
+    return True if _is_true(asked[0]) else False if _is_false(asked[0]) else None
 
 
 def _data_is_number(args: Args, data: Value | None) -> bool | None:
@@ -477,16 +454,16 @@ def _is_true(node: cst.BaseExpression) -> bool:
 def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
     """``as_tensor`` and ``asarray``: a tensor stays where it is unless ``device=`` is given."""
     given = args.get(None, "device")
-    if given is not None and given[1].kind != NONE:
-        return tensor(frame.device_place(given[1], given[0]), node)
     data = args.value(0, "data", "obj") or UNKNOWN
+    if given is not None and given[1].kind != NONE:
+        return tensor(frame.device_place(given[1], given[0]), node, tracked=False if data.is_data else data.tracked)
     if data.holds_tensors:
         return tensor(frame.default_place(), node) if frame.redirected else data
     if data.kind in (DATA, ARRAY, LIST, TUPLE):
         items = element(data)
         if items.holds_tensors:
             return tensor(UNKNOWN_PLACE, node)
-        return tensor(frame.default_place(), node, zero=_data_is_number(args, data), pinned=False)
+        return tensor(frame.default_place(), node, zero=_data_is_number(args, data), pinned=False, tracked=False)
     return tensor(UNKNOWN_PLACE, node)
 
 
@@ -495,10 +472,13 @@ def wrap(node: cst.Call, name: str, args: Args) -> Value:
     is_parameter = name.endswith("Parameter")
     asked = args.get(None if name.endswith("Variable") else 1, "requires_grad")
     grad = is_parameter and (asked is None or _is_true(asked[0]))
+    tracked = True if grad else False if asked is not None and _is_false(asked[0]) else None
     if value.kind == TENSOR:
-        return value.but(grad=grad, ref="parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None)
+        return value.but(
+            grad=grad, tracked=tracked, ref="parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None
+        )
     ref = "buffer" if name.endswith("Buffer") else "parameter"
-    return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, ref=ref)
+    return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, tracked=tracked, ref=ref)
 
 
 def _zero_by(
@@ -620,11 +600,13 @@ def _result(
     if operation.operands == "all" and chosen.zero and any(v.kind == UNKNOWN_KIND for _, v in operands):
         place, zero = UNKNOWN_PLACE, None
     tail = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
-    value = tensor(place, chosen.origin, zero=zero, attr=chosen.attr, pinned=_pinned_result(tail, place, chosen.pinned))
+    tracked = False if tail in table.UNTRACKED else frame.tracked(v for _, v in operands)
+    pinned = _pinned_result(tail, place, chosen.pinned)
+    value = tensor(place, chosen.origin, zero=zero, attr=chosen.attr, pinned=pinned, tracked=tracked)
     if operation.result == "tuple":
         if operation.reduces == "no_dim" and zero:
             return value
-        return Value(THING, place, chosen.origin, zero=zero)
+        return Value(THING, place, chosen.origin, zero=zero, tracked=tracked)
     return value
 
 
@@ -1051,9 +1033,9 @@ def method_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Val
         return container_method(frame, node, func, receiver, name, arguments(frame, node))
     args = arguments(frame, node)
     if kind in (DATA, ARRAY):
-        if kind == ARRAY and name not in _ARRAY_VIEWS:
+        if kind == ARRAY and name not in arrays.VIEWS:
             copies.read(frame, node, receiver)
-        return receiver if name in _ARRAY_VIEWS else _array_result(kind, name)
+        return receiver if name in arrays.VIEWS else _array_result(kind, name)
     if kind == OPTIMIZER:
         return optimizer_method(frame, node, func, receiver, name, args)
     if kind == GENERATOR:
@@ -1100,6 +1082,8 @@ def prepared(frame: Frame, func: cst.Attribute, args: Args) -> Value:
 
 
 def _instance_of_known(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
+    if receiver.text in arrays.INSTANCES:
+        return arrays.library_method(frame, node, receiver, name, args)
     if receiver.text == "accelerator" and isinstance(node.func, cst.Attribute):
         if name == "prepare":
             return prepared(frame, node.func, args)
@@ -1241,9 +1225,11 @@ def tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
     if name == "clone":
         return receiver.but(grad=False, obj=None, pinned=False)
     if name == "detach" or name == "detach_":
-        return receiver.but(grad=False)
+        return receiver.but(grad=False, tracked=False)
     if name == "requires_grad_":
-        return receiver.but(grad=not args.positional or not _is_false(args.positional[0][0]))
+        asked = args.get(0, "requires_grad")
+        grad = asked is None or not _is_false(asked[0])
+        return receiver.but(grad=grad, tracked=grad if asked is None or not grad or _is_true(asked[0]) else None)
     operation = table.METHODS.get(name)
     if operation is None:
         return UNKNOWN
@@ -1313,7 +1299,7 @@ def to_numpy(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value,
         if receiver.place.is_there:
             frame.wait(node, "numpy", func.value, receiver, explicit=True)
     elif receiver.ref != "moved":
-        use_as_array(frame, node, "numpy", func.value, receiver)
+        arrays.use(frame, node, "numpy", func.value, receiver)
     return Value(ARRAY, HOST, receiver.origin)  # the same memory
 
 
@@ -1375,6 +1361,7 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
     elif sure and target.is_host and _comes_from_device(receiver):
         copies.begin(frame, node)
     kind = receiver.kind
+    tracked = False if frame.recording is False else receiver.tracked
     _note_parameter(frame, frame.key(func.value), target)
     if kind == TENSOR:
         same_place = target == receiver.place and target.kind != "unknown"
@@ -1388,9 +1375,11 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
             pinned=pinned,
             zero=receiver.zero,
             ref=receiver.ref if receiver.ref in ("mask",) else None,
+            tracked=tracked,
         )
     if kind == THING:
-        return Value(THING, target, node, ref=receiver.ref if receiver.ref == "moved" else None, obj=receiver.obj)
+        ref = receiver.ref if receiver.ref == "moved" else None
+        return Value(THING, target, node, ref=ref, obj=receiver.obj, tracked=tracked)
     if kind == MODULE:
         return move_module(frame, node, func, receiver, target)
     if kind == SELF:

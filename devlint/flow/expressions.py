@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from devlint.flow import copies, hypothesis
+from devlint.flow import arrays, copies, hypothesis
 from devlint.flow.calls import Args, call, substitute
 from devlint.flow.frame import Env, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
@@ -108,7 +108,7 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         if attr in _TENSOR_DATA_ATTRIBUTES:
             return HOST_DATA
         if attr in _TENSOR_TENSOR_ATTRIBUTES:
-            return base.but(grad=False, obj=None)
+            return base.but(grad=False, obj=None, tracked=False if attr in ("data", "grad") else base.tracked)
         if kind == THING and base.ref != "moved":
             return base if attr != "keys" else UNKNOWN
         return UNKNOWN
@@ -120,6 +120,8 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
     if kind == MODULE:
         return _module_attribute(frame, node, base, attr)
     if kind == INSTANCE:
+        if attr == "flat" and arrays.is_axes(base):
+            return base
         value = _of_methods(frame, base, attr)
         if value is None:
             value = frame.flow.attribute_of(base.ref, attr)
@@ -153,7 +155,9 @@ def _is_torchs(frame: Frame, value: Value) -> bool:
     origin = value.origin
     while isinstance(origin, cst.Call) and isinstance(origin.func, cst.Attribute) and origin not in frame.facts.names:
         receiver = frame.values.get(origin.func.value)  # y = x.cpu(): as sure as x is
-        if receiver is None or not receiver.holds_tensors or receiver.origin is origin:
+        if receiver is None or receiver.kind == UNKNOWN_KIND:
+            return origin.func.attr.value == "parameters"
+        if not receiver.holds_tensors or receiver.origin is origin:
             break
         origin = receiver.origin
     if not isinstance(origin, cst.Param):
@@ -256,7 +260,7 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
         return base
     if kind == DATA:
         return HOST_DATA
-    return UNKNOWN
+    return base if arrays.is_axes(base) else UNKNOWN
 
 
 def _index_tensor(
@@ -396,7 +400,8 @@ def operate(
         # `x /= 255` stays in its memory; other results are new, which torch does not pin
         pinned = left.pinned if type(node) is cst.AugAssign and a in tensors else False if place.is_host else None
         ref = "mask" if mask and bitwise else None
-        result = tensor(place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned)
+        tracked = frame.tracked((left, right))
+        result = tensor(place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned, tracked=tracked)
         return result if TENSOR in (a, b) or (a in tensors and b in tensors) else _as_opaque(result, chosen)
     if a == DICT and b == DICT and operator in (cst.BitOr, cst.BitOrAssign):
         return updated(left, right)
@@ -484,7 +489,8 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
                 )
                 pinned = False if chosen.place.is_host else None
                 ref = None if zero else "mask"
-                result = tensor(chosen.place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned)
+                attr = chosen.attr
+                result = tensor(chosen.place, chosen.origin, zero=zero, ref=ref, attr=attr, pinned=pinned, tracked=False)
                 if TENSOR not in (left.kind, right.kind) and not (left.holds_tensors and right.holds_tensors):
                     result = _as_opaque(result, chosen)
         elif UNKNOWN_KIND in (left.kind, right.kind):

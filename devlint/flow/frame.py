@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -26,6 +27,7 @@ from devlint.flow.value import (
     DEVICE,
     DICT,
     FUNCTION,
+    HOST_DATA,
     HOST_OR_DEVICE,
     INSTANCE,
     LIST,
@@ -74,6 +76,11 @@ _NONE: frozenset[str] = frozenset()
 
 #: Kinds of values that stay what they are once bound.
 _LASTING = frozenset({NAME, FUNCTION, CLASS, UNKNOWN_KIND, NONE})
+
+
+#: Kinds that may be or hold a tensor that autograd tracks.
+_MAY_BE_TRACKED = frozenset({UNKNOWN_KIND, NAME, MODULE, LIST, TUPLE, DICT, INSTANCE, PARAMS})
+_RECORD_NOTHING = frozenset({"torch.no_grad", "torch.inference_mode"})
 
 
 class Frame:
@@ -244,6 +251,27 @@ class Frame:
         """Whether a default device may be in force here."""
         return self.default_place() != HOST
 
+    # gradients ----------------------------------------------------------------------------------
+
+    @property
+    def recording(self) -> bool | None:
+        """Whether autograd records here; ``None`` where a variable decides."""
+        off = self.env.get(NO_GRAD) if self.env is not None else None
+        return True if off is None else False if off.kind == DATA else None
+
+    def tracked(self, operands: Iterable[Value]) -> bool | None:
+        """Whether autograd tracks what is computed from these."""
+        recording = self.recording
+        if recording is False:
+            return False
+        unknown = False
+        for value in operands:
+            kind = value.kind
+            if kind in (TENSOR, THING) and value.tracked:
+                return recording
+            unknown = unknown or (value.tracked is None if kind in (TENSOR, THING) else kind in _MAY_BE_TRACKED)
+        return None if unknown else False
+
     # what is recorded ---------------------------------------------------------------------------
 
     @property
@@ -348,11 +376,13 @@ class Frame:
             env[node_params.star_kwarg.name.value] = UNKNOWN
 
     def redirect_by_decorator(self) -> None:
-        """``@torch.device("cuda")`` makes that the default device of the whole function."""
+        """``@torch.device("cuda")`` makes that the default device of the whole function; ``@torch.no_grad()``."""
         assert self.function is not None and self.env is not None
         names = {self.scope.qualified(d.decorator.func) for d in self.function.node.decorators if isinstance(d.decorator, cst.Call)}
         if "torch.device" in names:
             self.env[DEFAULT_PLACE] = Value(DEVICE)
+        if names & _RECORD_NOTHING:
+            self.env[NO_GRAD] = HOST_DATA
 
     def _fed_tensors(self) -> frozenset[str]:
         """Names handed to a torch layer that ``self`` holds."""
@@ -474,7 +504,7 @@ class Frame:
                 elif key == DEFAULT_PLACE:
                     merged[key] = Value(DEVICE)
                 elif key == NO_GRAD:
-                    continue
+                    merged[key] = UNKNOWN
                 else:
                     merged[key] = value
             elif mine is not value:
@@ -487,7 +517,7 @@ class Frame:
                     elif key == DEFAULT_PLACE:
                         merged[key] = Value(DEVICE)
                     elif key == NO_GRAD:
-                        del merged[key]
+                        merged[key] = UNKNOWN
         return merged
 
     def _before_path(self, key: str) -> Value:

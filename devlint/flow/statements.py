@@ -75,18 +75,21 @@ def _expression(frame: Frame, node: cst.Expr) -> None:
 
 
 def _refine_by_backward(frame: Frame, node: cst.BaseExpression) -> None:
-    # `loss.backward()`: whatever made it, loss is a scalar tensor
+    # `loss.backward()`, `scaler.scale(loss).backward()`: whatever made it, loss is a scalar tensor
     if (
         type(node) is cst.Call
         and type(node.func) is cst.Attribute
         and node.func.attr.value == "backward"
-        and type(node.func.value) is cst.Name
         and frame.env is not None
     ):
-        name = node.func.value.value
-        value = frame.env.get(name)
-        if value is not None and value.kind == THING:
-            frame.env[name] = value.but(kind=TENSOR, ref=None, zero=True)
+        loss = node.func.value
+        if type(loss) is cst.Call and type(loss.func) is cst.Attribute and loss.func.attr.value == "scale" and loss.args:
+            loss = loss.args[0].value
+        value = frame.env.get(loss.value) if type(loss) is cst.Name else None
+        if type(loss) is cst.Name and value is not None and value.kind == THING:
+            frame.env[loss.value] = value.but(kind=TENSOR, ref=None, zero=True, tracked=True)
+        elif type(loss) is cst.Name and value is not None and value.kind == TENSOR:
+            frame.env[loss.value] = value.but(tracked=True)
 
 
 def _assign(frame: Frame, node: cst.Assign) -> None:
@@ -407,6 +410,8 @@ def _with(frame: Frame, node: cst.With) -> None:
         elif value.kind == CONTEXT and value.ref in ("torch.no_grad", "torch.inference_mode"):
             if frame.env is not None:
                 frame.env[NO_GRAD] = HOST_DATA
+        elif value.kind == CONTEXT and value.ref == "torch.enable_grad" and frame.env is not None:
+            frame.env.pop(NO_GRAD, None)
         elif value.kind == UNKNOWN_KIND and _may_redirect(item.item):
             # `with init_empty_weights():` and the like decide where factories put things
             if frame.env is not None:

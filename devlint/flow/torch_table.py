@@ -136,6 +136,18 @@ TYPE_MOVES: frozenset[str] = frozenset({"type", "type_as"})
 HOST_ONLY_METHODS: frozenset[str] = frozenset(_names("numpy apply_ map_ map2_ pin_memory"))
 
 
+# Gradients --------------------------------------------------------------------------------------------------
+
+#: Operations whose result autograd never tracks: integers, flags, indices.
+UNTRACKED: frozenset[str] = frozenset(
+    _names(
+        "argmax argmin argsort argwhere bincount bool bucketize byte char count_nonzero eq ge greater greater_equal gt int "
+        "isclose isfinite isin isinf isnan isneginf isposinf isreal le less less_equal logical_and logical_not logical_or "
+        "logical_xor long lt multinomial ne nonzero not_equal one_hot searchsorted short signbit"
+    )
+)
+
+
 # Operations -------------------------------------------------------------------------------------------------
 
 

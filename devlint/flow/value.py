@@ -293,6 +293,8 @@ def _element(value: Value) -> Value:
         return HOST_DATA if kind != ARRAY else NUMPY_ARRAY
     if kind == PARAMS:
         return tensor(value.place, value.origin, grad=False, obj=value.obj)
+    if kind == INSTANCE and value.text == "axes":
+        return value  # of an array of plots
     return UNKNOWN
 
 
