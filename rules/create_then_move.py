@@ -11,14 +11,14 @@ from devlint.flow.value import DEVICE, DTYPE
 from devlint.rule import Rule
 from devlint.rules._moves import destination
 
-#: What a factory's result may go through without its values being looked at: the same calls give the same on a device.
-_REARRANGE = frozenset(
-    "view reshape flatten unflatten squeeze unsqueeze transpose swapaxes permute t movedim expand expand_as view_as "
-    "reshape_as repeat tile contiguous clone detach tril triu flip roll diag diagonal float double half bfloat16 int "
-    "long bool short byte".split()
-)
+#: What a factory's result may go through without being computed with: the same calls give the same on a device.
+_REARRANGE = (
+    table.VIEWS | table.VIEWS_OR_COPIES | {"repeat", "tile", "clone", "tril", "triu", "flip", "roll", "diag"}
+) - {"sum_to_size"}
 _FILL = frozenset({"fill_", "zero_"})
-_DRAW = frozenset("uniform_ normal_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_".split())
+_DRAW = frozenset(
+    {"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
+)
 
 #: Arguments of a factory that tie it to the host, or make of the move more than a copy.
 _KEEP_ON_HOST = frozenset({"device", "generator", "requires_grad", "pin_memory", "out"})
@@ -280,7 +280,7 @@ class CreateThenMove(Rule):
             return f'"{move.how}"'
         if isinstance(node, cst.NamedExpr) or "#" in self.code(node):
             return None
-        if self.flow.value(node).is_tensor:
+        if self._follows_a_tensor(move):
             return f"{self.code(node)}.device" if isinstance(node, cst.Name | cst.Attribute) else None
         if isinstance(node, cst.Integer):
             return f'"{move.target.name or "cuda"}"' if move.how != "to" else self.code(node)
@@ -318,29 +318,48 @@ class CreateThenMove(Rule):
         method_start, _ = self.source.offsets(move.node.func.attr)
         _, end = self.source.offsets(move.node)
         text = self.source.text
-        if "#" in text[method_start:end]:
-            return None
-        if not kept and named is not None and self._only_rebinds(move, named):
-            return self._delete_statement(named.move_line)
+        alone = self._remove_device(move) if kept and not self._follows_a_tensor(move) else None
+        if alone is not None or "#" in text[method_start:end]:
+            return alone
         if kept:
             return self.replace_between(method_start, end, f"to({kept})")
+        if named is not None and self._only_rebinds(move, named):
+            return self._delete_statement(named.move_line)
         gap = text[receiver_end:method_start]
         if "#" in gap:  # a comment on the line above stays
             receiver_end += len(gap.rpartition("\n")[0].rstrip("\r"))
         return self.replace_between(receiver_end, end, "")
 
+    def _remove_device(self, move: Move) -> Edit | None:
+        """Drop the device alone, where nothing else has to go, so that the arguments keep their layout."""
+        args = move.node.args
+        dropped = [arg for arg in args if arg.keyword is not None and arg.keyword.value in _ABOUT_THE_COPY]
+        if [arg.value for arg in dropped] == [move.target_node]:
+            return self.remove_argument(move.node, "device")
+        positional = [arg for arg in args if arg.keyword is None]
+        if dropped or len(args) < 2 or len(positional) > 2 or args[0].value is not move.target_node:
+            return None
+        start, _ = self.source.offsets(args[0].value, outer=True)
+        following, _ = self.source.offsets(args[1])
+        return None if "#" in self.source.text[start:following] else self.replace_between(start, following, "")
+
     def _kept_arguments(self, move: Move) -> str:
         if move.how != "to":
             return ""
-        if move.target_node is not None and self.flow.value(move.target_node).is_tensor:
-            return f"{self.code(move.target_node)}.dtype"
         kept = []
-        for position, arg in enumerate(move.node.args):
-            if arg.keyword is None and position == 1 and move.node.args[0].keyword is None:
-                kept.append(self.code(arg.value))
-            elif arg.keyword is not None and arg.keyword.value not in _ABOUT_THE_COPY:
+        positional = [arg for arg in move.node.args if arg.keyword is None]
+        if move.target_node is not None and self._follows_a_tensor(move):
+            kept.append(f"{self.code(move.target_node)}.dtype")
+        elif len(positional) > 1:
+            kept.append(self.code(positional[1].value))
+        for arg in move.node.args:
+            if arg.keyword is not None and arg.keyword.value not in _ABOUT_THE_COPY:
                 kept.append(f"{arg.keyword.value}={self.code(arg.value)}")
         return ", ".join(kept)
+
+    def _follows_a_tensor(self, move: Move) -> bool:
+        """``.to(x)``: to the device and the type of another tensor."""
+        return move.target_node is not None and self.flow.value(move.target_node).is_tensor
 
     def _only_rebinds(self, move: Move, named: _Named) -> bool:
         statement = named.move_line.body[0]
