@@ -123,23 +123,21 @@ def use(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, va
     if value.kind == LIST and value.items is not None and value.items.kind == TENSOR:
         if type(operand) is cst.ListComp or type(operand) is cst.GeneratorExp:
             operand = operand.elt
-            _note(frame, node, what, operand, value.items, False, host_too=False)
+            _note(frame, node, what, operand, value.items, host_too=False)
         elif type(operand) is cst.List and isinstance(value.ref, tuple):
             for item, each in zip(operand.elements, value.ref, strict=True):
                 if type(item) is cst.Element:
-                    _note(frame, node, what, item.value, each, False, host_too=False)
+                    _note(frame, node, what, item.value, each, host_too=False)
         else:
-            _note(frame, node, what, operand, value.items, True, host_too)
+            _note(frame, node, what, operand, value.items, host_too=False)
     else:
-        _note(frame, node, what, operand, value, False, host_too)
+        _note(frame, node, what, operand, value, host_too)
 
 
-def _note(
-    frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value, inside: bool, host_too: bool
-) -> None:
+def _note(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value, host_too: bool) -> None:
     if value.kind not in (TENSOR, THING) or value.ref == "moved":
         return  # what `.to()` of something unknown gives may have a `.numpy()` of its own
     recording = frame.recording
     tracked = value.tracked if recording is not False else False
     if value.place.is_there or (tracked and recording):
-        frame.facts.array_uses[operand] = ArrayUse(node, what, operand, value, tracked, inside, host_too)
+        frame.facts.array_uses[operand] = ArrayUse(node, what, operand, value, tracked, host_too)

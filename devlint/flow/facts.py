@@ -81,8 +81,8 @@ class Wait:
 class ArrayUse:
     """A tensor that numpy (or another library that reads host memory) cannot read is handed to it.
 
-    It lives on a device, or autograd tracks it. ``what`` names what is called. ``tracked``: surely, surely not, or not
-    known; ``inside``: ``operand`` is a list of such tensors; ``host_too``: host tensors are refused as well.
+    It lives on a device, or autograd tracks it (``tracked``: surely, surely not, or not known). ``what`` names what is
+    called. ``value`` is ``operand``'s, or that of its elements. ``host_too``: host tensors are refused as well.
     """
 
     node: cst.Call
@@ -90,7 +90,6 @@ class ArrayUse:
     operand: cst.BaseExpression
     value: Value
     tracked: bool | None
-    inside: bool
     host_too: bool
 
 

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.arrays import WRONG_ANSWERS
+from devlint.flow.facts import ArrayUse
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._places import origin_note, where
+
+
+class NumpyOnDeviceTensor(Rule):
+    """A tensor that lives on a device, or that autograd tracks, is handed to numpy.
+
+    ## What it does
+    Reports `.numpy()`, `np.asarray(t)` and other functions of numpy, plots of matplotlib and calls of
+    scikit-learn on a tensor that is on an accelerator, or that surely requires gradients (a parameter, a loss
+    that has been backpropagated) where gradients are recorded.
+
+    ## Why is this bad
+    Numpy reads host memory. For a tensor on a device the call raises `can't convert cuda:0 device type tensor
+    to numpy`, for one that requires gradients `Can't call numpy() on Tensor that requires grad`. Worse,
+    `np.array_equal` catches that error and answers `False`.
+
+    ## Example
+    ```python
+    import torch
+
+
+    @torch.no_grad()
+    def predict(model, x: torch.Tensor, device):
+        logits = model.to(device)(x.to(device))
+        return logits.argmax(dim=1).numpy()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    @torch.no_grad()
+    def predict(model, x: torch.Tensor, device):
+        logits = model.to(device)(x.to(device))
+        return logits.argmax(dim=1).cpu().numpy()
+    ```
+
+    ## Fix safety
+    The fix inserts what is missing of `.detach()` and `.cpu()`, and `.numpy()` where the function refuses host
+    tensors as well (`np.mean` hands its own keywords to `Tensor.mean`). The call raised before: safe. It is
+    unsafe where the value may be something other than a tensor, such as the output of a model. `.detach()` is
+    left out only where autograd surely does not track the tensor. There is no fix for a list of tensors.
+
+    ## Limits
+    Silent where the tensor's device is not known, and where an `except` around the call catches the error.
+    A tensor that is on the host is reported only where it surely requires gradients in the same function:
+    its callers may have turned them off. Functions that read no values (`np.shape`, `np.squeeze`) are silent.
+
+    ## References
+    - [torch.Tensor.numpy](https://pytorch.org/docs/stable/generated/torch.Tensor.numpy.html)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        for use in self.flow.facts.array_uses.values():
+            if not self._is_caught(use.node):
+                self._report(use)
+
+    def _is_caught(self, node: cst.CSTNode) -> bool:
+        """Whether the error is expected: ``try: a = x.numpy()``, ``except TypeError: a = x.cpu().numpy()``."""
+        child, parent = node, self.parent(node)
+        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.ClassDef):
+            if isinstance(parent, cst.Try) and child is parent.body:
+                for handler in parent.handlers:
+                    caught = self.code(handler.type) if handler.type is not None else "Exception"
+                    if "TypeError" in caught or "RuntimeError" in caught:
+                        return True
+                    if "Exception" in caught and len(parent.body.body) == 1:
+                        return True  # around a whole program it says nothing of this line
+            child, parent = parent, self.parent(parent)
+        return False
+
+    def _report(self, use: ArrayUse) -> None:
+        own = use.what == "numpy"  # the tensor's own method
+        name = short(self.code(use.operand))
+        what = "`.numpy()`" if own else f"`{use.what}`"
+        is_tensor = self.flow.value(use.operand).holds_tensors  # else a list of them
+        if use.value.place.is_there:
+            state = f"{'is' if is_tensor else 'holds tensors'} on {where(use.value.place)}"
+            notes = origin_note(self, f"`{name}`", use.value)
+        else:
+            state = "requires gradients" if is_tensor else "holds tensors that require gradients"
+            notes = []
+        message = f"{what} cannot read `{name}`, which {state}"
+        if use.what in WRONG_ANSWERS:
+            message = f"{what} always answers `False`: it cannot read `{name}`, which {state}"
+        self.report(use.node if own else use.operand, message, notes=notes, fix=self._fix(use) if is_tensor else None)
+
+    def _fix(self, use: ArrayUse) -> Fix:
+        missing = ".detach()" if use.tracked is not False else ""
+        missing += ".cpu()" if use.value.place.is_there else ""
+        missing += ".numpy()" if use.host_too else ""
+        # out = model(x); np.asarray(out)  is no tensor for sure, unlike what has a `.numpy()`
+        safe = use.value.is_tensor or use.what == "numpy"
+        operand = use.operand
+        title = f"bring it to numpy with `{missing}`"
+        if operand.lpar or isinstance(operand, cst.Name | cst.Attribute | cst.Subscript | cst.Call):
+            return self.fix(title, self.insert_after(operand, missing), safe=safe)
+        return self.fix(title, self.insert_before(operand, "("), self.insert_after(operand, f"){missing}"), safe=safe)
