@@ -332,6 +332,8 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return Value(CONTEXT, ref=name)
     if name in ("torch.cuda.device", "torch.cuda.stream", "torch.cuda.device_of", "torch.profiler.profile"):
         return Value(CONTEXT, ref=name)
+    if name == "torch.get_default_device":
+        return Value(DEVICE, frame.default_place(), node)
     if name == "torch.set_default_device":
         given = args.get(0, "device")
         place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
@@ -1112,9 +1114,12 @@ def self_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value
             method = base.methods.get(name)
             if method is not None:
                 break
-    if method is not None and not method.is_property:
-        return project_call(frame, node, method, arguments(frame, node), receiver)
     args = arguments(frame, node)
+    if method is not None and not method.is_property:
+        result = project_call(frame, node, method, args, receiver)
+        if receiver.kind == SELF and any(name in sub.methods for sub in cls.descendants):
+            result = _of_overrides(frame, node, name, cls, args, receiver, result)
+        return result
     if cls.is_module:
         if name in ("register_buffer", "register_parameter", "add_state", "add_module", "register_module"):
             return _register(frame, node, cls, name, args)
@@ -1129,6 +1134,21 @@ def self_call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value
     if value.kind == UNKNOWN_KIND:
         return unknown_method(frame, node, func, name, args)
     return call_value(frame, node, value, args)
+
+
+def _of_overrides(
+    frame: Frame, node: cst.Call, name: str, cls: Class, args: Args, receiver: Value, result: Value
+) -> Value:
+    """What a method of ``self`` gives where a subclass in the file may have put its own in its place."""
+    others = [method for sub in cls.descendants if (method := sub.methods.get(name)) is not None]
+    if len(others) > _MOST_OVERRIDES:
+        return without_place(result)
+    for method in others:
+        result = join(result, project_call(frame, node, method, args, receiver))
+    return result
+
+
+_MOST_OVERRIDES = 4
 
 
 def _register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:

@@ -38,6 +38,7 @@ from devlint.flow.value import (
     Value,
     element,
     join,
+    one_of,
     tensor,
     without_place,
     written_elsewhere,
@@ -234,6 +235,8 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
             if known is not None:
                 return known
     kind = base.kind
+    if kind == THING and base.place.is_there and sliced and len(node.slice) > 1:
+        kind, base = TENSOR, base.but(kind=TENSOR, ref=None)  # `targets[:, 0]` of what was moved: a tensor
     if kind == TENSOR:
         return _index_tensor(frame, node, base, indices, sliced)
     if kind == THING:
@@ -552,11 +555,8 @@ def _list(frame: Frame, node: cst.List) -> Value:
     values = _elements(frame, node)
     if not values:
         return Value(LIST)
-    joined = values[0]
-    for position, value in enumerate(values):
-        if type(node.elements[position]) is cst.StarredElement:
-            value = element(value)
-        joined = value if position == 0 else join(joined, value)
+    starred = [type(item) is cst.StarredElement for item in node.elements]
+    joined = one_of([element(value) if star else value for value, star in zip(values, starred, strict=True)])
     return Value(LIST, items=joined, ref=tuple(values))
 
 
@@ -728,6 +728,12 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
             env[holder] = base.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, origin=statement)
         return
     key = frame.key(target)
+    setter = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
+    if setter is not None and setter.is_property:
+        if key is not None:
+            frame.forget(key)
+            env.pop(key, None)
+        return  # a property: what its setter does with it is not followed
     if base.kind == SELF and key is not None:
         value = named_value(frame, key, value, target)
         frame.flow.store(base.ref, attr, value, statement if statement is not None else target, frame)

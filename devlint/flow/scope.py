@@ -177,6 +177,18 @@ class Class:
         return done[::-1]
 
     @property
+    def descendants(self) -> list[Class]:
+        """The classes of the file below this one."""
+        found: list[Class] = []
+        todo = list(self.subclasses)
+        while todo:
+            cls = todo.pop()
+            if cls not in found and cls is not self:
+                found.append(cls)
+                todo += cls.subclasses
+        return found
+
+    @property
     def known_whole(self) -> bool:
         """No base outside the file could define a method or attribute unseen."""
         outside = {base for cls in self.lineage for base in cls.bases}

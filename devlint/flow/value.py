@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
@@ -268,17 +269,22 @@ def element(value: Value) -> Value:
     return each.but(obj=SEVERAL) if each.kind == MODULE else each
 
 
+def one_of(values: Sequence[Value]) -> Value:
+    """What is known of some element of a sequence. One device of several is no choice of the target device."""
+    joined = values[0]
+    for value in values[1:]:
+        joined = join(joined, value)
+    if joined.kind == DEVICE and len({value.place.is_host for value in values}) > 1:
+        return joined.but(place=UNKNOWN_PLACE)
+    return joined
+
+
 def _element(value: Value) -> Value:
     kind = value.kind
     if kind == LIST:
         return value.items if value.items is not None else UNKNOWN
     if kind == TUPLE:
-        if not value.items:
-            return UNKNOWN
-        joined = value.items[0]
-        for item in value.items[1:]:
-            joined = join(joined, item)
-        return joined
+        return one_of(value.items) if value.items else UNKNOWN
     if kind == TENSOR:
         return value.but(zero=None, grad=False, obj=None)  # a row, which may be a single number
     if kind == THING:
