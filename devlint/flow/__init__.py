@@ -168,7 +168,7 @@ class Flow:
                 return summary.returns if summary is not None else None
         elif name in self.scope.outside_stores or any(owner.sets_by_variable for owner in cls.lineage):
             return without_place(found)
-        return found
+        return found.but(tracked=None) if found.tracked else found  # whether gradients are recorded is for callers to say
 
     def attribute_at_use(self, cls: Class | None, name: str, frame: Frame) -> Value | None:
         """What ``self.name`` is in the method that ``frame`` follows."""

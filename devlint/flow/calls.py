@@ -1161,7 +1161,12 @@ def _register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -
         if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
             trained = name == "register_parameter"
             value = tensor(
-                value.place, node, zero=value.zero, grad=trained, ref="parameter" if trained else "buffer"
+                value.place,
+                node,
+                zero=value.zero,
+                grad=trained,
+                ref="parameter" if trained else "buffer",
+                tracked=True if trained else value.tracked,
             )
         frame.flow.store(cls, given[1].text, value, node, frame)
         if frame.env is not None:

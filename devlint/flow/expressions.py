@@ -310,16 +310,24 @@ def _integer(node: cst.BaseExpression) -> int | None:
 
 def _constant_key(node: cst.BaseExpression) -> str | None:
     if type(node) is cst.SimpleString:
-        value = node.evaluated_value
-        return value if isinstance(value, str) else None
+        return _text(node)
     if type(node) is cst.Integer:
         return node.value
     return None
 
 
+def _text(node: cst.SimpleString) -> str | None:
+    """The string that a literal stands for; ``None`` for bytes."""
+    code = node.value
+    if code[0] in "\"'" and "\\" not in code and code[:3] not in ('"""', "'''"):
+        return code[1:-1]  # most are plain, and evaluating one costs a compilation
+    value = node.evaluated_value
+    return value if isinstance(value, str) else None
+
+
 def _string(frame: Frame, node: cst.SimpleString) -> Value:
-    value = node.evaluated_value if len(node.value) < 24 else None
-    return Value(DATA, HOST_DATA.place, text=value) if isinstance(value, str) else HOST_DATA
+    text = _text(node) if len(node.value) < 24 else None
+    return Value(DATA, HOST_DATA.place, text=text) if text is not None else HOST_DATA
 
 
 def _number(frame: Frame, node: cst.BaseExpression) -> Value:

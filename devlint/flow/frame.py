@@ -129,7 +129,8 @@ class Frame:
             if value is not None:
                 if value.kind not in _LASTING:
                     self.captured.setdefault(name, value)
-                return value
+                # whether gradients are recorded is for the callers of this function to say
+                return value.but(tracked=None) if value.tracked and self.function is not None else value
         return None
 
     def stale(self, captured: Env) -> bool:
@@ -398,7 +399,7 @@ class Frame:
 
     def parameter(self, param: cst.Param, fed: frozenset[str]) -> Value:
         """What a parameter is taken to be."""
-        from devlint.flow.scope import annotation_names, is_tensor_annotation
+        from devlint.flow.scope import annotation_names, is_list_of_tensors, is_tensor_annotation
 
         function = self.function
         assert function is not None
@@ -409,6 +410,8 @@ class Frame:
         if types and is_tensor_annotation(self.scope.source, param.annotation):
             zero = None if name in _MAYBE_SCALARS else False
             return Value(TENSOR, place, param, zero=zero) if len(tails) == 1 else Value(THING, place, param)
+        if types and is_list_of_tensors(param.annotation):
+            return Value(LIST, items=Value(TENSOR, place, param))
         default = param.default
         if hypothesis.names_device(name) and not tails & {"bool", "int"} and not _is_constant(default, "True", "False"):
             return Value(DEVICE, self.symbol(name), param, ref=self._device_form(param))

@@ -599,6 +599,18 @@ def is_tensor_annotation(source: Source, node: cst.Annotation | None) -> bool:
     return any(_TENSOR_TYPES.match(name) for name in annotation_names(node.annotation))
 
 
+def is_list_of_tensors(node: cst.Annotation | None) -> bool:
+    """``list[Tensor]``, ``Sequence[torch.Tensor]``."""
+    of = node.annotation if node is not None else None
+    if type(of) is not cst.Subscript or _dotted(of.value).rpartition(".")[2] not in _LISTS or len(of.slice) != 1:
+        return False
+    inner = of.slice[0].slice
+    return isinstance(inner, cst.Index) and any(_TENSOR_TYPES.match(name) for name in annotation_names(inner.value))
+
+
+_LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Iterator", "Collection"})
+
+
 def annotation_names(node: cst.BaseExpression) -> list[str]:
     """The type names an annotation allows, ``Optional`` and unions opened; other generics count by their head."""
     kind = type(node)
