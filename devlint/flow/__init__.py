@@ -61,7 +61,7 @@ class Summary:
 class Flow:
     """The device flow of one file.
 
-    ``index`` holds summaries of other files; ``used_summaries`` names those this file asked for.
+    ``index`` holds summaries of other files; ``used_summaries`` holds the digests of those this file asked for.
     """
 
     def __init__(self, source: Source, index: ProjectIndex | None = None) -> None:
@@ -147,8 +147,9 @@ class Flow:
         value = self._named.get(qualified)
         if value is None:
             value = self._named[qualified] = Value(NAME, ref=qualified)
-            if self.index.find(qualified) is not None:
-                self._used.add(qualified)
+            summary = self.index.find(qualified)
+            if summary is not None:
+                self._used.add(summary.digest)
         return value
 
     def attribute_of(self, cls: Class | None, name: str) -> Value | None:
@@ -168,7 +169,8 @@ class Flow:
                 return summary.returns if summary is not None else None
         elif name in self.scope.outside_stores or any(owner.sets_by_variable for owner in cls.lineage):
             return without_place(found)
-        return found.but(tracked=None) if found.tracked else found  # whether gradients are recorded is for callers to say
+        # whether gradients are recorded is for the callers to say
+        return found.but(tracked=None) if found is not None and found.tracked else found
 
     def attribute_at_use(self, cls: Class | None, name: str, frame: Frame) -> Value | None:
         """What ``self.name`` is in the method that ``frame`` follows."""

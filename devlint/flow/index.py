@@ -1,8 +1,8 @@
 """ProjectIndex: summaries of other files, as plain data, that a file's flow may ask for.
 
-A finding may depend on what another file's function returns. The index hands out such summaries by
-qualified name and each has a digest, so that a cached finding can carry the digests of all it used
-and is dropped when one of them changes.
+A finding may depend on what another file's function returns. The index hands such summaries out by
+qualified name, and each has a digest: cached findings carry the digests of all they used, and count
+only as long as the index still holds every one of them. An empty index judges each file by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 class Summary:
     """What one function or class of the project does, without its tree.
 
-    ``data`` is JSON-like. ``digest`` changes exactly when ``data`` does.
+    ``data`` is JSON-like. ``digest`` covers the qualified name and ``data``.
     """
 
     data: Any
@@ -25,9 +25,14 @@ class Summary:
 
 @dataclass(frozen=True)
 class ProjectIndex:
-    """Qualified name -> summary. An empty index means that each file is judged by itself."""
+    """Qualified name -> summary."""
 
     summaries: Mapping[str, Summary] = field(default_factory=dict)
 
     def find(self, qualified_name: str) -> Summary | None:
         return self.summaries.get(qualified_name)
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """What cached findings may rest on."""
+        return frozenset(summary.digest for summary in self.summaries.values())
