@@ -175,7 +175,8 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         return call_lambda(frame, value.ref, args)
     if kind == PARTIAL:
         first: Args = value.items
-        joined = Args(first.positional + args.positional, {**first.keywords, **args.keywords}, first.starred or args.starred)
+        keywords = {**first.keywords, **args.keywords}
+        joined = Args(first.positional + args.positional, keywords, first.starred or args.starred)
         return call_value(frame, node, value.ref, joined)
     if kind == CLASS:
         return construct(frame, node, value.ref, args)

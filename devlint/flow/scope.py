@@ -482,7 +482,7 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                     function.passed.add(arg.value.value)
             if node.args and not node.args[0].star:
                 first = node.args[0].value
-                if type(func) is cst.Name and func.value == "setattr" and _dotted(first) == "self" and len(node.args) == 3:
+                if len(node.args) == 3 and _dotted(func) == "setattr" and _dotted(first) == "self":
                     name_node = node.args[1].value
                     if type(name_node) is cst.SimpleString:
                         function.stores.add(str(name_node.evaluated_value))

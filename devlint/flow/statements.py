@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 import libcst as cst
@@ -335,7 +334,7 @@ def _bound_in(frame: Frame, loop: cst.For | cst.While) -> set[str]:
                 _heads(node.target, known)
             elif kind is cst.AsName or kind is cst.NameItem or kind is cst.FunctionDef or kind is cst.ClassDef:
                 _heads(node.name, known)
-            elif kind is cst.Import or kind is cst.ImportFrom:
+            elif isinstance(node, cst.Import | cst.ImportFrom):
                 known.update(alias for alias, _ in imported(node))
             elif kind is cst.MatchAs or kind is cst.MatchStar or kind is cst.MatchMapping:
                 name = node.rest if kind is cst.MatchMapping else node.name
@@ -367,14 +366,11 @@ def _without(env: Env | None, names: set[str]) -> Env | None:
         return None
     kept = {}
     for key, value in env.items():
-        if _HEAD.match(key)[0] not in names or value.kind in (NAME, FUNCTION, CLASS, SELF):
+        if key.partition(".")[0].partition("[")[0] not in names or value.kind in (NAME, FUNCTION, CLASS, SELF):
             kept[key] = value
         elif "." not in key and "[" not in key:
             kept[key] = UNKNOWN
     return kept
-
-
-_HEAD = re.compile(r"[^.\[]*")
 
 
 def _same(a: Env | None, b: Env | None) -> bool:
@@ -576,7 +572,9 @@ def _class(frame: Frame, node: cst.ClassDef) -> None:
     execute_block(frame, node.body)
     if frame.env is not None:
         for name, value in frame.env.items():
-            if outer.get(name) is not value and value.kind not in (FUNCTION, CLASS) and "." not in name and "[" not in name:
+            if outer.get(name) is value or "." in name or "[" in name:
+                continue
+            if value.kind not in (FUNCTION, CLASS):
                 cls.attrs.setdefault(name, without_place(value) if name in _fields(node) else value)
                 cls.attrs_of_class.add(name)
     frame.env = outer

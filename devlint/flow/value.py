@@ -107,7 +107,8 @@ class Value:
         inner = [items] if isinstance(items, Value) else items.values() if isinstance(items, dict) else items
         self.weight = 1 + sum(item.weight for item in inner)
         if self.weight > _MOST_NESTED and any(item.weight > 1 for item in inner):
-            self.items = UNKNOWN if self.kind == LIST else [UNKNOWN] * len(inner) if self.kind == TUPLE else {"*": UNKNOWN}
+            shallow = {LIST: UNKNOWN, TUPLE: [UNKNOWN] * len(inner), DICT: {"*": UNKNOWN}}
+            self.items = shallow[self.kind]
             self.ref, self.weight = None, 1 + len(inner)
 
     def but(self, **changes: Any) -> Value:
@@ -224,9 +225,10 @@ def modules_in(value: Value) -> list[Value]:
         return [value]
     if value.kind not in _CONTAINERS or not value.items:
         return []
+    items = value.items.values() if value.kind == DICT else value.items
     if value.kind == LIST:
-        return [m for item in value.ref for m in modules_in(item)] if isinstance(value.ref, tuple) else modules_in(value.items)
-    return [m for item in (value.items.values() if value.kind == DICT else value.items) for m in modules_in(item)]
+        items = value.ref if isinstance(value.ref, tuple) else [value.items]
+    return [module for item in items for module in modules_in(item)]
 
 
 def _both(a: bool | None, b: bool | None) -> bool | None:
