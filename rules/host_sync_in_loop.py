@@ -245,7 +245,9 @@ def _counts(node: cst.BaseExpression) -> bool:
     return isinstance(summed, cst.Comparison) or (isinstance(summed, cst.Call) and _called(summed) in _COMPARISONS)
 
 
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "logical_and", "logical_or"})
+_COMPARISONS = frozenset(
+    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "logical_and", "logical_or"}
+)
 _ENVIRONMENT = re.compile(r"(^|_)(env|envs|venv|environment|game|world|sim|simulator)s?$")
 _WRITER = re.compile(r"^(write|dump|tofile|to_csv)")
 _SAVER = re.compile(r"^(save|imwrite|imsave|export)")
