@@ -773,7 +773,9 @@ def module_call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Valu
                 return Value(THING, UNKNOWN_PLACE, node)
             return tensor(chosen.place, chosen.origin, zero=True)
         if holds:
-            frame.meet(node, [(node.func, module), *first], f"`{reference}`", strict=True)
+            # masks and states must be there as well as the input; what a container hands on is for its parts to say
+            fed = operands if fact is not None and fact.kind in ("layer", "recurrent") else first
+            frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
         elif module.place.is_there or not first:
             pass
         else:
@@ -824,6 +826,9 @@ def _output_place(module: Value, first: list[tuple[cst.BaseExpression, Value]]) 
 
 def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     """``Net(...)`` of the project."""
+    init = cls.find_method("__init__")
+    if init is not None:
+        _hint(init, _given(node, init, args, Value(SELF, ref=cls)))
     frame.flow.evaluate_class(cls)
     if not cls.is_module:
         return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
@@ -905,6 +910,9 @@ def _given(
 
 def _hint(function: Function, given: dict[str, tuple[cst.BaseExpression, Value]]) -> None:
     """Callers tell what parameters are that nothing else tells."""
+    for name, (_, value) in given.items():
+        if value.kind == LOADER and value.place.is_host:
+            function.loaders[name] = join(function.loaders.get(name, value), value)
     hints = {
         name: "elsewhere" if v.place.is_host else "there"
         for name, (_, v) in given.items()

@@ -421,6 +421,8 @@ class Frame:
             return Value(DATA, HOST)
         if "ndarray" in tails:
             return UNKNOWN if len(tails) > 1 else Value("array", HOST)
+        if name in function.loaders:
+            return function.loaders[name]
         if "DataLoader" in tails or (not types and hypothesis.LOADER_NAME.search(name)):
             return Value(LOADER, UNKNOWN_PLACE, param)
         if len(tails) == 1 and (made_of := self._module_type(types[0])) is not None:

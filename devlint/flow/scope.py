@@ -82,6 +82,7 @@ class Function:
         self.items_set: set[str] = set()  # names of which items are set
         self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"
         self.is_helper = False  # of a device-side function, by being called from one
+        self.loaders: dict[str, Value] = {}  # parameters that callers hand loaders of the file to
         self.summary: Any = None  # filled by the interpreter
 
     @property
