@@ -58,8 +58,8 @@ class InvariantMoveInLoop(Rule):
 
     ## Fix safety
     The fix moves a plain assignment above the loop. It is safe where the loop binds the name nowhere else and does not
-    hand it to a function that might write into it. Moving a module earlier is unsafe: what the loop does before it would
-    see the module moved. A move inside a larger expression is left to a person.
+    hand it to a function that might write into it. Moving a module earlier is unsafe: what the loop does before it
+    would see the module moved. A move inside a larger expression is left to a person.
 
     ## Limits
     Silent where the copy is written into or deleted (a fresh one is then wanted), where the loop or an unknown function
@@ -179,15 +179,25 @@ class InvariantMoveInLoop(Rule):
             return None
         if not module and (not self._is_all_same(assign, loop) or self._used_before(name, line, loop)):
             return None
-        start, end = self.source.offsets(line)
-        row, _ = self.source.place(end)
-        lines = self.source.lines
-        line_end = lines[row] if row < len(lines) else len(self.source.text)
-        above = self.insert_statement(loop.node, self.source.text[start:line_end].rstrip("\r\n"))
+        above = self.insert_statement(loop.node, self._dedented(line, loop))
         if above is None:
             return None
         safe = not module and name not in loop.handed
         return self.fix("move it above the loop", above, self.delete_line(line), safe=safe)
+
+    def _dedented(self, line: cst.SimpleStatementLine, loop: Loop) -> str:
+        """The statement with the comment that ends it, as it stands above the loop."""
+        source = self.source
+        start, end = source.offsets(line)
+        first, last = source.place(start)[0], source.place(end)[0]
+        line_end = source.lines[last] if last < len(source.lines) else len(source.text)
+        code = source.text[start:line_end].rstrip("\r\n")
+        inside = source.text[source.lines[first - 1] : start]
+        column = source.place(source.offsets(loop.node)[0])[1] - 1
+        if '"""' in code or "'''" in code:
+            return code  # lines of a string stay as they are
+        parts = code.split("\n")
+        return "\n".join(inside[:column] + p[len(inside) :] if p.startswith(inside) else p for p in parts)
 
     def _is_all_same(self, assign: cst.CSTNode, loop: Loop) -> bool:
         """Whether the whole right side is the copy: not `scaled = w.to(d) * factor`."""
@@ -198,7 +208,7 @@ class InvariantMoveInLoop(Rule):
         return same_every_time(self.flow, loop, moved.receiver if moved is not None else value)
 
     def _used_before(self, name: str, line: cst.CSTNode, loop: Loop) -> bool:
-        """Whether the loop reads the name before the statement binds it: the first iteration would see another value."""
+        """Whether the loop reads the name before the statement binds it, and so another value the first time."""
         at, _ = self.source.offsets(line)
         return any(
             isinstance(n, cst.Name) and n.value == name and self.source.offsets(n)[0] < at for n in tree.walk(loop.node)

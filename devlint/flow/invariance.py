@@ -16,7 +16,7 @@ from devlint.flow import hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, holder
 from devlint.flow.place import Place
-from devlint.flow.scope import CONSTRUCTOR, dotted, target_names
+from devlint.flow.scope import CONSTRUCTOR, Class, dotted, target_names
 from devlint.flow.value import LIST, TENSOR, TUPLE, Value
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _bodies(flow: Flow, node: cst.CSTNode, path: str) -> list[cst.CSTNode]:
     return [s for s in flow.source.module.body if not isinstance(s, cst.FunctionDef | cst.ClassDef)]
 
 
-def _attribute_stays(flow: Flow, cls, path: str) -> bool:
+def _attribute_stays(flow: Flow, cls: Class, path: str) -> bool:
     """Whether only constructors set ``self.x``, and nothing in the class writes into it or gives it a second name."""
     name = path.split(".")[1]
     for owner in {*cls.lineage, *cls.subclasses}:

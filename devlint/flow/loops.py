@@ -63,9 +63,9 @@ def loop_of(flow: Flow, node: cst.CSTNode) -> Loop | None:
         kind = type(current)
         if kind is cst.FunctionDef or kind is cst.Lambda or kind is cst.ClassDef:
             return None
-        if (kind is cst.For or kind is cst.While) and child is current.body:
+        if isinstance(current, cst.For | cst.While) and child is current.body:
             return _describe(flow, current)
-        if kind is cst.While and child is current.test:
+        if isinstance(current, cst.While) and child is current.test:
             return _describe(flow, current)
         child, current = current, parents.get(current)
     return None
@@ -75,10 +75,9 @@ def _describe(flow: Flow, node: cst.For | cst.While) -> Loop:
     known = flow._loops.get(node)
     if known is not None:
         return known
-    over = flow.value(node.iter) if type(node) is cst.For else None
-    loop = Loop(node, over)
-    if over is not None:
-        loop.loader = _goes_through_loader(over) or _named_loader(node.iter)
+    loop = Loop(node, flow.value(node.iter) if isinstance(node, cst.For) else None)
+    if isinstance(node, cst.For) and loop.over is not None:
+        loop.loader = _goes_through_loader(loop.over) or _named_loader(node.iter)
     _read(flow, node, loop)
     flow._loops[node] = loop
     return loop
@@ -115,7 +114,7 @@ def _read(flow: Flow, node: cst.For | cst.While, loop: Loop) -> None:
             target_names(current.name, loop.rebinds)
         elif kind is cst.Del:
             _paths(current.target, loop.rebinds)
-        elif kind is cst.Call:
+        elif isinstance(current, cst.Call):
             if _drives(flow, current):
                 loop.works.append(current)
             _read_call(flow, current, loop)
