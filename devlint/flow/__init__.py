@@ -319,11 +319,16 @@ class Flow:
 
     def _redirected_default(self) -> Place:
         """Where factories put what names no device: unknown where a function of the file may redirect them."""
-        text = self.source.text
-        if "set_default_tensor_type" in text:
+        if self._names("set_default_tensor_type"):
             self.default_type_set = True
             return UNKNOWN_PLACE
-        return HOST if "set_default_device" not in text else UNKNOWN_PLACE
+        return UNKNOWN_PLACE if self._names("set_default_device") else HOST
+
+    def _names(self, word: str) -> bool:
+        """Whether the code, not only a comment, names this."""
+        if word not in self.source.text:
+            return False
+        return any(name.value == word for name in self.source.nodes_named("Name"))
 
 
 def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:

@@ -185,8 +185,9 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
     if kind == SELF:
         return call_self(frame, node, value, args)
     if kind == THING:
-        # something moved by `.to()` that is called: a module
-        return Value(THING, value.place, node)
+        # something moved by `.to()` that is called: a module, or a pipeline, which may give arrays and images
+        called = frame.key(node.func) or ""
+        return Value(THING, value.place, node) if not hypothesis.PIPELINE_NAME.search(called) else UNKNOWN
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
         if method is not None:

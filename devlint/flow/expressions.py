@@ -102,7 +102,7 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         return frame.flow.named(qualified)
     if kind == TENSOR or kind == THING:
         if attr == "device":
-            is_torchs = kind == TENSOR and _is_torchs(frame, base)
+            is_torchs = base.origin in frame.facts.moves or (kind == TENSOR and _is_torchs(frame, base))
             return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if is_torchs else None)
         if attr == "dtype":
             return ANY_DTYPE

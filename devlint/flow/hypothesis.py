@@ -33,6 +33,7 @@ MODEL_NAME = re.compile(
 LOADER_NAME = re.compile(r"(^|_)(data_?)?loader[s]?$|^(train|val|test|eval|valid)_?(dl|loader|iter)$|dataloader$|^dataloader", re.I)
 OPTIMIZER_NAME = re.compile(r"^(optim|optimizer|opt)(_\w+)?$|_(optim|optimizer)$")
 LOSS_NAME = re.compile(r"(^|_)(criterion|loss(es)?)(_(fn|fun|func|function|fct))?(_\d|\d)?$|^crit(erion)?(_\w+)?$|^loss_\w+$")
+PIPELINE_NAME = re.compile(r"(^|[_.])pipe(line)?s?(_|\d|$|\[)")
 ARGUMENTS_NAME = re.compile(r"^(args|opt|opts|cfg|config|hparams|flags|FLAGS|params|parser_args|options|self)$")
 
 

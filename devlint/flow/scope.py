@@ -209,6 +209,7 @@ class Scope:
         self._wraps: bool | None = None
         self.outside_stores: set[str] = set()  # attributes set on something else than self
         self._read_imports()
+        self._read_stars()
         self.imports_torch = any(name.partition(".")[0] == "torch" for name in self.imports.values())
         self._read_definitions()
         self._classify()
@@ -222,6 +223,12 @@ class Scope:
                 self.imports.setdefault(alias, name)
         for node in self.source.nodes.get(cst.ImportFrom, ()):
             for alias, name in imported(node):
+                self.imports.setdefault(alias, name)
+
+    def _read_stars(self) -> None:
+        """``from models.common import *`` is how some projects come by ``torch`` and ``nn``."""
+        if any(isinstance(node.names, cst.ImportStar) for node in self.source.nodes.get(cst.ImportFrom, ())):
+            for alias, name in _CUSTOMARY.items():
                 self.imports.setdefault(alias, name)
 
     def qualified(self, node: cst.BaseExpression) -> str:
@@ -390,6 +397,7 @@ class Scope:
         return names
 
 
+_CUSTOMARY = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "np": "numpy", "optim": "torch.optim"}
 _WRAPPERS = re.compile(r"DataParallel|\bDDP\b|FSDP|[Aa]ccelerator\b|dispatch_model|deepspeed|device_map")
 _MODULE_BASE = re.compile(
     r"^(Module|nn\.Module|LightningModule|PreTrainedModel|ModelMixin|PreTrainedModelMixin|Metric|BaseModel|"
