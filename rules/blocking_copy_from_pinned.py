@@ -119,8 +119,6 @@ class BlockingCopyFromPinned(Rule):
         return isinstance(index.value, cst.SimpleString) or self.flow.value(statement.value).holds_tensors
 
 
-
-
 def _root(node: cst.BaseExpression) -> str | None:
     """``batch`` of ``batch["x"]`` and of ``batch.x``."""
     while isinstance(node, cst.Subscript | cst.Attribute):

@@ -429,7 +429,9 @@ def operate(
 
 def _as_opaque(result: Value, operand: Value) -> Value:
     """The result of an operation with a number: what a batch holds may be a number itself, or a list of them."""
-    return result.but(kind=THING, ref=operand.ref) if isinstance(operand.ref, Value) else result
+    if not isinstance(operand.ref, Value):
+        return result
+    return result.but(kind=THING, ref=operand.ref.but(pinned=None))  # new memory: the loader's pin is not its
 
 
 def updated(dictionary: Value, by: Value) -> Value:
