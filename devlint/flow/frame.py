@@ -379,7 +379,11 @@ class Frame:
     def redirect_by_decorator(self) -> None:
         """``@torch.device("cuda")`` makes that the default device of the whole function; ``@torch.no_grad()``."""
         assert self.function is not None and self.env is not None
-        names = {self.scope.qualified(d.decorator.func) for d in self.function.node.decorators if isinstance(d.decorator, cst.Call)}
+        names = {
+            self.scope.qualified(d.decorator.func)
+            for d in self.function.node.decorators
+            if isinstance(d.decorator, cst.Call)
+        }
         if "torch.device" in names:
             self.env[DEFAULT_PLACE] = Value(DEVICE)
         if names & _RECORD_NOTHING:
@@ -429,7 +433,11 @@ class Frame:
             return Value(MODULE, self.module_parameter_place(name), param, obj=param, ref=made_of or None)
         if "Optimizer" in tails or (not types and hypothesis.OPTIMIZER_NAME.search(name)):
             return Value(OPTIMIZER, UNKNOWN_PLACE, param)
-        if not types and hypothesis.MODEL_NAME.match(name) and (function.is_module_by_use(name) or name in function.called):
+        if (
+            not types
+            and hypothesis.MODEL_NAME.match(name)
+            and (function.is_module_by_use(name) or name in function.called)
+        ):
             return Value(MODULE, self.module_parameter_place(name), param, obj=param)
         if isinstance(default, cst.SimpleString | cst.Integer | cst.Float) or _is_constant(default, "True", "False"):
             return UNKNOWN if not function.is_tensor_by_use(name) else Value(THING, UNKNOWN_PLACE, param)
@@ -475,9 +483,6 @@ class Frame:
         if self.role == HOST_SIDE:
             return HOST
         if self.role == DEVICE_SIDE and function.hints.get(name) != "elsewhere":
-            return Place("device", name, function.scope)
-        if "device" in function.attributes.get(name, _NONE) and function.hints.get(name) != "elsewhere":
-            # `torch.zeros(n, device=x.device)`: written for an x that may be on a device
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)
 
