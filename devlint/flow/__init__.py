@@ -194,7 +194,11 @@ class Flow:
             return value
         if not cls.is_module:
             # a base that is not seen may be a module and move what it holds
-            return value if cls.known_whole or cls.is_dataset or value.kind not in (MODULE, TENSOR) else without_place(value)
+            return (
+                value
+                if cls.known_whole or cls.is_dataset or value.kind not in (MODULE, TENSOR)
+                else without_place(value)
+            )
         if value.kind == TENSOR and any(name in owner.buffers for owner in cls.lineage):
             return value.but(place=frame.self_place)
         if value.kind == TENSOR and any(owner.buffers_by_variable for owner in cls.lineage):
@@ -350,5 +354,3 @@ def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:
     if kind in (TUPLE, DICT):
         return UNKNOWN
     return value if kind != UNKNOWN_KIND else UNKNOWN
-
-

@@ -116,7 +116,9 @@ def _use_all(frame: Frame, node: cst.Call, name: str, args: Args, host_too: bool
         use(frame, node, name, operand, value, host_too)
 
 
-def use(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value, host_too: bool = False) -> None:
+def use(
+    frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value, host_too: bool = False
+) -> None:
     """A value is read as an array by ``what``; ``host_too``: which refuses tensors on the host as well."""
     if frame.dead:
         return
@@ -137,6 +139,8 @@ def use(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, va
 def _note(frame: Frame, node: cst.Call, what: str, operand: cst.BaseExpression, value: Value, host_too: bool) -> None:
     if value.kind not in (TENSOR, THING) or value.ref == "moved":
         return  # what `.to()` of something unknown gives may have a `.numpy()` of its own
+    if type(value.origin) is cst.Param and not (frame.function is not None and frame.function.is_step):
+        return  # lengths.numpy(), np.zeros_like(img): handed in as an array, or on the host, on purpose
     recording = frame.recording
     tracked = value.tracked if recording is not False else False
     if value.place.is_there or (tracked and recording):

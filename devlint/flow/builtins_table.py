@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from devlint.flow.frame import Frame
 
 _READS = frozenset({"int", "float", "bool", "complex"})
-_UNKNOWN_RESULT = frozenset({"vars", "locals", "globals", "eval", "object", "slice", "memoryview", "bytes", "bytearray"})
+_UNKNOWN_RESULT = frozenset(
+    {"vars", "locals", "globals", "eval", "object", "slice", "memoryview", "bytes", "bytearray"}
+)
 _ON_HOST = frozenset(
     "len range isinstance issubclass hasattr id hash ord chr type callable hex bin oct divmod input open vars dir".split()
 )
@@ -141,7 +143,9 @@ def _extreme(frame: Frame, node: cst.Call, args: Args) -> Value:
         values = [element(values[0])]
     for (operand, _), value in zip(args.positional, values, strict=False):
         if value.kind == TENSOR:
-            frame.wait(node, node.func.value if isinstance(node.func, cst.Name) else "max", operand, value, explicit=False)
+            frame.wait(
+                node, node.func.value if isinstance(node.func, cst.Name) else "max", operand, value, explicit=False
+            )
     if all(v.kind == DATA for v in values):
         return HOST_DATA
     joined = values[0] if values else UNKNOWN

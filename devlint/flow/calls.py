@@ -186,8 +186,9 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         return call_self(frame, node, value, args)
     if kind == THING:
         # something moved by `.to()` that is called: a module, or a pipeline, which may give arrays and images
-        called = frame.key(node.func) or ""
-        return Value(THING, value.place, node) if not hypothesis.PIPELINE_NAME.search(called) else UNKNOWN
+        fed = any(frame.values.get(arg.value, UNKNOWN).holds_tensors for arg in node.args)
+        is_pipeline = hypothesis.PIPELINE_NAME.search(frame.key(node.func) or "")
+        return Value(THING, value.place, node) if fed and not is_pipeline else UNKNOWN
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
         if method is not None:
@@ -295,7 +296,7 @@ def torch_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         place = HOST
         first = args.value(0)
         if first is not None and first.holds_tensors and first.place.is_there:
-            place = first.place
+            place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
         return tensor(place, node, pinned=False, tracked=False)
     if name in table.DEVICE_TYPED:
         return tensor(Place("fixed", "cuda"), node)
@@ -406,7 +407,14 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         elif data is not None and data.kind == LIST and data.items is not None and data.items.kind == TENSOR:
             first_node = args.positional[0][0] if args.positional else node
             frame.wait(node, "tensor from device scalars", first_node, data.items, explicit=False)
-    elif factory.rank == "sized" and name in ("torch.full", "torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn"):
+    elif factory.rank == "sized" and name in (
+        "torch.full",
+        "torch.zeros",
+        "torch.ones",
+        "torch.empty",
+        "torch.rand",
+        "torch.randn",
+    ):
         size = args.get(0, "size")
         zero = size is not None and isinstance(size[0], cst.Tuple | cst.List) and not size[0].elements
     pinned_by = args.get(None, "pin_memory")
@@ -479,15 +487,15 @@ def wrap(node: cst.Call, name: str, args: Args) -> Value:
     tracked = True if grad else False if asked is not None and _is_false(asked[0]) else None
     if value.kind == TENSOR:
         return value.but(
-            grad=grad, tracked=tracked, ref="parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None
+            grad=grad,
+            tracked=tracked,
+            ref="parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None,
         )
     ref = "buffer" if name.endswith("Buffer") else "parameter"
     return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, tracked=tracked, ref=ref)
 
 
-def _zero_by(
-    operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None
-) -> bool | None:
+def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None) -> bool | None:
     reduces = operation.reduces
     if reduces == "always":
         return True
@@ -691,10 +699,18 @@ def optimizer(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     return Value(OPTIMIZER, UNKNOWN_PLACE, node, items=(Built(node, modules, state),))
 
 
-def optimizer_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args) -> Value:
+def optimizer_method(
+    frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
+) -> Value:
     """``step`` and ``load_state_dict`` give an optimizer state, which lives where the parameters are then."""
     key = frame.key(func.value)
-    if name in ("step", "load_state_dict") and receiver.items and key is not None and frame.env is not None and not frame.dead:
+    if (
+        name in ("step", "load_state_dict")
+        and receiver.items
+        and key is not None
+        and frame.env is not None
+        and not frame.dead
+    ):
         how = "stepped" if name == "step" else "loaded"
         built = []
         for each in receiver.items:
@@ -710,7 +726,9 @@ def optimizer_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver
 
 
 def _has_momentum(sgd: cst.Call) -> bool:
-    return len(sgd.args) > 2 or any(arg.star or (arg.keyword is not None and arg.keyword.value == "momentum") for arg in sgd.args)
+    return len(sgd.args) > 2 or any(
+        arg.star or (arg.keyword is not None and arg.keyword.value == "momentum") for arg in sgd.args
+    )
 
 
 def loader(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
@@ -839,7 +857,9 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
     if args.starred or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors):
         place = UNKNOWN_PLACE
-    elif any(v.place != HOST for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"):
+    elif any(
+        v.place != HOST for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"
+    ):
         place = UNKNOWN_PLACE
     return Value(MODULE, place, node, ref=cls, obj=node)
 
@@ -1299,7 +1319,9 @@ def _gives_sizes(args: Args) -> bool:
     if len(args.positional) != 1:
         return len(args.positional) > 1
     node = args.positional[0][0]
-    return isinstance(node, cst.Integer | cst.UnaryOperation) or (isinstance(node, cst.Tuple | cst.List) and bool(node.elements))
+    return isinstance(node, cst.Integer | cst.UnaryOperation) or (
+        isinstance(node, cst.Tuple | cst.List) and bool(node.elements)
+    )
 
 
 def thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
@@ -1338,9 +1360,7 @@ def to_numpy(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value,
     return Value(ARRAY, HOST, receiver.origin)  # the same memory
 
 
-def _type_move(
-    frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
-) -> Value:
+def _type_move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args) -> Value:
     given = args.get(0, "dtype", "other")
     if given is None:
         return HOST_DATA
@@ -1389,7 +1409,9 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
     if sure and not frame.dead:
         frame.facts.moves[node] = Move(node, how, func.value, receiver, target, target_node, non_blocking)
     if how == "cpu" or (target.is_host and sure and non_blocking is False):
-        if receiver.place.is_there and (receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved")):
+        if receiver.place.is_there and (
+            receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved")
+        ):
             frame.wait(node, how, func.value, receiver, explicit=True)
     if not non_blocking:
         copies.may_be_done(frame)
@@ -1586,9 +1608,7 @@ def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
     return None
 
 
-def module_method(
-    frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, name: str, args: Args
-) -> Value:
+def module_method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, name: str, args: Args) -> Value:
     from devlint.flow.expressions import attribute
 
     if isinstance(module.ref, Class):
@@ -1596,7 +1616,9 @@ def module_method(
         if method is not None and not method.is_property:
             return project_call(frame, node, method, args, module)
     if name in ("parameters", "buffers"):
-        return Value(PARAMS, module.place, node, obj=module.obj if module.obj is not None else _whole(frame, func.value))
+        return Value(
+            PARAMS, module.place, node, obj=module.obj if module.obj is not None else _whole(frame, func.value)
+        )
     if name in ("named_parameters", "named_buffers"):
         return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, tensor(module.place, node, obj=module.obj)]))
     if name in ("state_dict",):
@@ -1622,6 +1644,4 @@ def module_method(
     return UNKNOWN
 
 
-_CHAINS = frozenset(
-    "train eval half float double bfloat16 requires_grad_ share_memory type float16 compile".split()
-)
+_CHAINS = frozenset("train eval half float double bfloat16 requires_grad_ share_memory type float16 compile".split())

@@ -242,7 +242,11 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     if kind == THING:
         # batch["x"] and batch[0] are part of it; x[rows] is a copy
         copied = any(index.kind in (TENSOR, ARRAY, LIST) for _, index in indices)
-        return base.but(pinned=False if base.pinned is False else None, ref=None) if copied and base.ref != "moved" else base
+        return (
+            base.but(pinned=False if base.pinned is False else None, ref=None)
+            if copied and base.ref != "moved"
+            else base
+        )
     if kind == LIST:
         return base if sliced else element(base)
     if kind == TUPLE:
@@ -503,7 +507,9 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
                 pinned = False if chosen.place.is_host else None
                 ref = None if zero else "mask"
                 attr = chosen.attr
-                result = tensor(chosen.place, chosen.origin, zero=zero, ref=ref, attr=attr, pinned=pinned, tracked=False)
+                result = tensor(
+                    chosen.place, chosen.origin, zero=zero, ref=ref, attr=attr, pinned=pinned, tracked=False
+                )
                 if TENSOR not in (left.kind, right.kind) and not (left.holds_tensors and right.holds_tensors):
                     result = _as_opaque(result, chosen)
         elif UNKNOWN_KIND in (left.kind, right.kind):

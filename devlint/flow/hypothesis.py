@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from devlint.flow.frame import Frame
 
 _DEVICE_NAME = re.compile(r"^(_?(torch_?)?device(_id)?|dev|_?\w+_device)$")
-_NOT_A_DEVICE = re.compile(r"(multi|single|num|per|cross|same|no|on|is|use|data_device|on_host|host|cpu|meta)_device$|^is_|^use_|^has_|^n_|_per_device$")
+_NOT_A_DEVICE = re.compile(
+    r"(multi|single|num|per|cross|same|no|on|is|use|data_device|on_host|host|cpu|meta)_device$|^is_|^use_|^has_|^n_|_per_device$"
+)
 _DEVICE_NUMBER = re.compile(r"^_?((local|global)_?)?rank$|^gpu(_?(id|idx|index|num|rank))?$")
 _ACCELERATOR_FLAG = re.compile(r"^(use_|has_|with_|on_|is_)?(cuda|gpu|gpus|cuda_available|gpu_available)$")
 _HOST_FLAG = re.compile(r"^(no|disable|not)_(cuda|gpu)$|^(use_|force_)?cpu(_only)?$")
@@ -30,9 +32,13 @@ MODEL_NAME = re.compile(
     r"^_?(\w+_)?(model|net|network|module|backbone|encoder|decoder|generator|discriminator|unet|vae|policy|actor|critic|classifier)"
     r"(_\d|\d)?$|^net[A-Z]?$|^(netG|netD|G|D)$"
 )
-LOADER_NAME = re.compile(r"(^|_)(data_?)?loader[s]?$|^(train|val|test|eval|valid)_?(dl|loader|iter)$|dataloader$|^dataloader", re.I)
+LOADER_NAME = re.compile(
+    r"(^|_)(data_?)?loader[s]?$|^(train|val|test|eval|valid)_?(dl|loader|iter)$|dataloader$|^dataloader", re.I
+)
 OPTIMIZER_NAME = re.compile(r"^(optim|optimizer|opt)(_\w+)?$|_(optim|optimizer)$")
-LOSS_NAME = re.compile(r"(^|_)(criterion|loss(es)?)(_(fn|fun|func|function|fct))?(_\d|\d)?$|^crit(erion)?(_\w+)?$|^loss_\w+$")
+LOSS_NAME = re.compile(
+    r"(^|_)(criterion|loss(es)?)(_(fn|fun|func|function|fct))?(_\d|\d)?$|^crit(erion)?(_\w+)?$|^loss_\w+$"
+)
 PIPELINE_NAME = re.compile(r"(^|[_.])pipe(line)?s?(_|\d|$|\[)")
 ARGUMENTS_NAME = re.compile(r"^(args|opt|opts|cfg|config|hparams|flags|FLAGS|params|parser_args|options|self)$")
 
@@ -131,9 +137,9 @@ def _same_device(node: cst.BaseExpression, device: Value, text: Value) -> bool |
     holder = device
     if holder.kind != DEVICE:
         name = dotted(node)
-        if not (name.endswith(".type") and names_device(name.rpartition(".")[0].rpartition(".")[2])) and not names_device(
-            name.rpartition(".")[2]
-        ):
+        if not (
+            name.endswith(".type") and names_device(name.rpartition(".")[0].rpartition(".")[2])
+        ) and not names_device(name.rpartition(".")[2]):
             return None
         return place.name.startswith("cuda") or (False if place == HOST else None)
     if not holder.place.is_known or not place.is_known:

@@ -31,7 +31,9 @@ _STEPS = frozenset(
     "training_step validation_step test_step predict_step _step shared_step train_step eval_step forward_step "
     "compute_loss".split()
 )
-_HOST_CLASS = re.compile(r"(Dataset|Collat|Transform|Augment|Tokeniz|DataModule|Reader|Sampler$|LoadImages|LoadStreams)")
+_HOST_CLASS = re.compile(
+    r"(Dataset|Collat|Transform|Augment|Tokeniz|DataModule|Reader|Sampler$|LoadImages|LoadStreams)"
+)
 _HOST_FUNCTION = re.compile(r"(collate|worker_init|_transform|preprocess|tokenize|load_data|augment)")
 _DEVICE_FUNCTION = re.compile(r"(^|_)(loss|criterion|penalty|train_step|training_step|train_one_epoch)(_|$)")
 _TENSOR_ATTRIBUTES = frozenset(
@@ -59,7 +61,9 @@ class Function:
         self.name = node.name.value
         self.scope = id(node)
         self.role = PLAIN
-        self.decorators = [_dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators]
+        self.decorators = [
+            _dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators
+        ]
         self.is_replaced = not all(_keeps_function(d) for d in self.decorators)
         self.is_property = any(d and d.rpartition(".")[2] in ("property", "cached_property") for d in self.decorators)
         self.is_static = "staticmethod" in self.decorators
@@ -84,6 +88,11 @@ class Function:
         self.is_helper = False  # of a device-side function, by being called from one
         self.loaders: dict[str, Value] = {}  # parameters that callers hand loaders of the file to
         self.summary: Any = None  # filled by the interpreter
+
+    @property
+    def is_step(self) -> bool:
+        """A training step, or the like: it is handed batches that have been moved."""
+        return self.name in _STEPS
 
     @property
     def attribute_words(self) -> set[str]:
@@ -319,7 +328,12 @@ class Scope:
                 bool(outside & table.MODULE_BASES)
                 or any(name.startswith("torch.nn.") for name in outside)
                 or any(_MODULE_BASE.search(tail) for tail in tails)
-                or (bool(tails) and "forward" in cls.methods and cls.find_method("__init__") is not None and _makes_layers(cls))
+                or (
+                    bool(tails)
+                    and "forward" in cls.methods
+                    and cls.find_method("__init__") is not None
+                    and _makes_layers(cls)
+                )
             )
 
     @property

@@ -82,7 +82,12 @@ def _refine_by_backward(frame: Frame, node: cst.BaseExpression) -> None:
         and frame.env is not None
     ):
         loss = node.func.value
-        if type(loss) is cst.Call and type(loss.func) is cst.Attribute and loss.func.attr.value == "scale" and loss.args:
+        if (
+            type(loss) is cst.Call
+            and type(loss.func) is cst.Attribute
+            and loss.func.attr.value == "scale"
+            and loss.args
+        ):
             loss = loss.args[0].value
         value = frame.env.get(loss.value) if type(loss) is cst.Name else None
         if type(loss) is cst.Name and value is not None and value.kind == THING:
@@ -210,7 +215,12 @@ def _narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
     if type(test) is cst.UnaryOperation and isinstance(test.operator, cst.Not):
         _narrow(frame, test.expression, not holds)
         return
-    if type(test) is cst.Call and type(test.func) is cst.Name and test.func.value == "isinstance" and len(test.args) == 2:
+    if (
+        type(test) is cst.Call
+        and type(test.func) is cst.Name
+        and test.func.value == "isinstance"
+        and len(test.args) == 2
+    ):
         _narrow_to_type(frame, test.args[0].value, frame.scope.qualified(test.args[1].value), holds)
         return
     if type(test) is cst.Call and len(test.args) == 1 and frame.scope.qualified(test.func) == "torch.is_tensor":
@@ -219,7 +229,11 @@ def _narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
     if type(test) is cst.Comparison and len(test.comparisons) == 1:
         target = test.comparisons[0]
         operator = type(target.operator)
-        if operator in (cst.Is, cst.IsNot) and type(target.comparator) is cst.Name and target.comparator.value == "None":
+        if (
+            operator in (cst.Is, cst.IsNot)
+            and type(target.comparator) is cst.Name
+            and target.comparator.value == "None"
+        ):
             key = frame.key(test.left)
             value = frame.lookup(key) if key is not None else None
             if key is not None and value is not None and (operator is cst.Is) == holds:
@@ -243,7 +257,9 @@ def _narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, hold
     value = frame.lookup(key) or UNKNOWN
     may_be_tensor = value.kind in (TENSOR, THING)
     if value.kind == DEVICE:
-        is_object = holds if type_name == "torch.device" else value.ref == OBJECT_OR_TEXT and type_name == "str" and not holds
+        is_object = (
+            holds if type_name == "torch.device" else value.ref == OBJECT_OR_TEXT and type_name == "str" and not holds
+        )
         if is_object or holds or type_name == "torch.device":
             env[key] = value.but(ref=OBJECT if is_object else None)
         return
@@ -560,7 +576,9 @@ def _function(frame: Frame, node: cst.FunctionDef) -> None:
 
 def _replaced(decorators: list[str]) -> bool:
     """Whether a decorator may put something else in the function's place."""
-    return any(d.rpartition(".")[2] in ("contextmanager", "fixture", "register", "asynccontextmanager") for d in decorators)
+    return any(
+        d.rpartition(".")[2] in ("contextmanager", "fixture", "register", "asynccontextmanager") for d in decorators
+    )
 
 
 def _class(frame: Frame, node: cst.ClassDef) -> None:

@@ -55,7 +55,22 @@ class Built(NamedTuple):
     moved: cst.Call | None = None
 
 
-_SLOTS = ("kind", "place", "origin", "pinned", "grad", "zero", "items", "ref", "obj", "attr", "text", "holds", "tracked", "weight")
+_SLOTS = (
+    "kind",
+    "place",
+    "origin",
+    "pinned",
+    "grad",
+    "zero",
+    "items",
+    "ref",
+    "obj",
+    "attr",
+    "text",
+    "holds",
+    "tracked",
+    "weight",
+)
 
 _CONTAINERS = frozenset({LIST, TUPLE, DICT})
 #: Values inside a container of containers beyond which its elements are unknown: ``t = (t, t)`` doubles them each time.
@@ -167,7 +182,14 @@ def join(a: Value, b: Value) -> Value:
             return a
         kinds = {a.kind, b.kind}
         if kinds == {TENSOR, THING}:
-            return a.but(kind=THING, place=join_places(a.place, b.place), zero=None, obj=None, pinned=None, tracked=_both(a.tracked, b.tracked))
+            return a.but(
+                kind=THING,
+                place=join_places(a.place, b.place),
+                zero=None,
+                obj=None,
+                pinned=None,
+                tracked=_both(a.tracked, b.tracked),
+            )
         if kinds == {DATA, ARRAY}:
             return HOST_DATA
         if kinds == {LIST, TUPLE}:
@@ -184,7 +206,9 @@ def join(a: Value, b: Value) -> Value:
     if kind in (NAME, FUNCTION, PARTIAL, CLASS, SELF, SUPER, CONTEXT):
         return a if a.ref == b.ref and a.items is b.items else UNKNOWN
     if kind == OPTIMIZER:
-        return Value(OPTIMIZER, a.place, a.origin if a.origin is b.origin else None, items=_join_built(a.items, b.items))
+        return Value(
+            OPTIMIZER, a.place, a.origin if a.origin is b.origin else None, items=_join_built(a.items, b.items)
+        )
     place = join_places(a.place, b.place)
     same_place = a.place == b.place
     items, ref = a.items, a.ref if a.ref == b.ref else None
@@ -200,7 +224,9 @@ def join(a: Value, b: Value) -> Value:
         items = [join(x, y) for x, y in zip(a.items, b.items, strict=True)]
     elif kind == DICT:
         items = {
-            key: join(a.items[key], b.items[key]) if key in a.items and key in b.items else a.items.get(key) or b.items[key]
+            key: join(a.items[key], b.items[key])
+            if key in a.items and key in b.items
+            else a.items.get(key) or b.items[key]
             for key in {**a.items, **b.items}
         }
     return Value(
