@@ -58,7 +58,7 @@ class UnsynchronizedHostCopy(Rule):
     """
 
     group = "correctness"
-    fixable = "sometimes"
+    fixable = "always"
 
     def check(self) -> None:
         for early in self.flow.facts.early_reads.values():
@@ -85,11 +85,12 @@ class UnsynchronizedHostCopy(Rule):
     def _fix(self, copy: cst.Call) -> Fix | None:
         title = "wait for the copy: drop `non_blocking=True`"
         edit = self.remove_argument(copy, "non_blocking")
-        if edit is None and len(copy.args) > 1 and all(arg.keyword is None and not arg.star for arg in copy.args):
-            # x.to("cpu", torch.float32, True): a positional flag, where it is the last
-            last, before = copy.args[-1], copy.args[-2]
-            if isinstance(last.value, cst.Name) and last.value.value == "True" and len(copy.args) < 4:
-                _, start = self.source.offsets(before.value, outer=True)
-                _, end = self.source.offsets(last.value, outer=True)
+        for position, arg in enumerate(copy.args):
+            if arg.keyword is None and isinstance(arg.value, cst.Name) and arg.value.value == "True":
+                # x.to("cpu", torch.float32, True): the first flag, whose place must be kept where another follows
+                if position + 1 < len(copy.args):
+                    return self.fix("wait for the copy", self.replace(arg.value, "False"), safe=True)
+                _, start = self.source.offsets(copy.args[position - 1].value, outer=True)
+                _, end = self.source.offsets(arg.value, outer=True)
                 edit = self.replace_between(start, end, "")
         return self.fix(title, edit, safe=True) if edit is not None else None
