@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: A file whose bytes hold none of these names no framework and needs no parse.
 FRAMEWORKS = (b"torch",)
 
+
 @dataclass
 class Checked:
     """What one check gave: findings, the summaries of other files it used, seconds by phase and rule."""

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from typing import TypeVar, cast
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
@@ -27,6 +28,8 @@ from devlint.finding import Span
 
 # LibCST generates code recursively, a few frames for each level of nesting: 350 terms of a sum are 350 levels.
 _RECURSION_LIMIT = 20_000
+
+Node = TypeVar("Node", bound=cst.CSTNode)
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
@@ -71,6 +74,10 @@ class Source:
     def nodes_named(self, name: str) -> list[cst.CSTNode]:
         """All nodes of the LibCST class of that name, in source order; none where this LibCST lacks the class."""
         return self.nodes.get(getattr(cst, name, type(None)), [])
+
+    def nodes_of(self, kind: type[Node]) -> list[Node]:
+        """All nodes of exactly that LibCST class, in source order."""
+        return cast("list[Node]", self.nodes.get(kind, []))
 
     def code(self, node: cst.CSTNode) -> str:
         """The node's source text without its own outer parentheses."""

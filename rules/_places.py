@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint.finding import Note
 from devlint.flow import Flow, Value
 from devlint.flow.hypothesis import names_device
 from devlint.flow.place import Place
+from devlint.flow.scope import target_names
 from devlint.rule import Rule
 
 
@@ -27,7 +29,7 @@ def last_word(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def origin_note(rule: Rule, what: str, value: Value) -> list:
+def origin_note(rule: Rule, what: str, value: Value) -> list[Note]:
     """A note at the line where a value got to its place, where that is known."""
     if value.origin is None:
         return []
@@ -37,7 +39,7 @@ def origin_note(rule: Rule, what: str, value: Value) -> list:
 
 
 def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, there: Value) -> str | None:
-    """Code that names the device of ``there`` and can be evaluated at the node ``at``; ``None`` if none is sure to be."""
+    """Code that names the device of ``there`` and can be evaluated at ``at``; ``None`` where none is sure to be."""
     function = flow.function(at)
     if isinstance(there_node, cst.Name) and there.holds_tensors and _bound_before(flow, there_node.value, at):
         return f"{there_node.value}.device"
@@ -52,13 +54,17 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
     if name is not None:
         return f"{name}.device"
     cls = function.cls if function is not None and function.takes_self else None
-    if there.place.name == "self" and cls is not None and any(v.holds or v.grad for c in cls.lineage for v in c.attrs.values()):
+    if (
+        there.place.name == "self"
+        and cls is not None
+        and any(v.holds or v.grad for c in cls.lineage for v in c.attrs.values())
+    ):
         return "next(self.parameters()).device"
     return None
 
 
 def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
-    """A name that holds a tensor on the device and is surely bound at ``at``: a parameter first, else the last one used before."""
+    """A name surely bound at ``at`` to a tensor on the device: a parameter first, else the last one used before."""
     function = flow.function(at)
     if function is not None:
         for param in function.params:
@@ -66,26 +72,29 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
                 return param.name.value
     _, end = flow.source.offsets(at)  # its own arguments count: torch.zeros(x.size(0))
     found = None
-    for name in flow.source.nodes.get(cst.Name, ()):
+    for name in flow.source.nodes_of(cst.Name):
         value = flow.value(name)
         if value.kind not in ("tensor", "thing") or not value.place.is_there or flow.function(name) is not function:
             continue
         if flow.source.offsets(name)[0] >= end:
             break
-        if value.is_tensor or _used_as_tensor(flow, name):
-            if _bound_before(flow, name.value, at):
-                found = name.value
+        if (value.is_tensor or _used_as_tensor(flow, name)) and _bound_before(flow, name.value, at):
+            found = name.value
     return found
 
 
 def _used_as_tensor(flow: Flow, name: cst.Name) -> bool:
     """``x.size(0)``: what has no kind of its own is used as a tensor here."""
     above = flow.source.parents.get(name)
-    return isinstance(above, cst.Attribute) and above.value is name and above.attr.value in ("size", "shape", "device", "dtype")
+    return (
+        isinstance(above, cst.Attribute)
+        and above.value is name
+        and above.attr.value in ("size", "shape", "device", "dtype")
+    )
 
 
 def _bound_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:
-    """Whether a plain name is surely bound when ``at`` is evaluated: a parameter, or assigned in an enclosing block before."""
+    """Whether a name is surely bound at ``at``: a parameter, or assigned in an enclosing block before."""
     function = flow.function(at)
     parents = flow.source.parents
     if function is not None:
@@ -104,7 +113,7 @@ def _bound_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:
                     return True
         if isinstance(current, cst.For) and child is current.body:
             targets: set[str] = set()
-            _target_names(current.target, targets)
+            target_names(current.target, targets)
             if name in targets:
                 return True
         child, current = current, parents.get(current)
@@ -117,9 +126,9 @@ def _binds(statement: cst.CSTNode) -> set[str]:
         for small in statement.body:
             if isinstance(small, cst.Assign):
                 for target in small.targets:
-                    _target_names(target.target, names)
+                    target_names(target.target, names)
             elif isinstance(small, cst.AnnAssign) and small.value is not None:
-                _target_names(small.target, names)
+                target_names(small.target, names)
     elif isinstance(statement, cst.If) and isinstance(statement.orelse, cst.Else):
         # `if ...: device = a / else: device = b`
         both = [_block_binds(statement.body), _block_binds(statement.orelse.body)]
@@ -129,11 +138,3 @@ def _binds(statement: cst.CSTNode) -> set[str]:
 
 def _block_binds(body: cst.BaseSuite) -> set[str]:
     return set().union(*(_binds(s) for s in body.body)) if isinstance(body, cst.IndentedBlock) else set()
-
-
-def _target_names(target: cst.CSTNode, into: set[str]) -> None:
-    if isinstance(target, cst.Name):
-        into.add(target.value)
-    elif isinstance(target, cst.Tuple | cst.List):
-        for item in target.elements:
-            _target_names(item.value, into)

@@ -197,7 +197,7 @@ class HostSyncInLoop(Rule):
         """`total = 0.0` in the block of the loop or around it, and nothing else."""
         function = self.flow.function(loop.node)
         found = False
-        for assign in self.source.nodes.get(cst.Assign, ()):
+        for assign in self.source.nodes_of(cst.Assign):
             bound: set[str] = set()
             for target in assign.targets:
                 target_names(target.target, bound)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.rule import Rule
 from devlint.rules._places import device_expression, origin_note, where
@@ -84,17 +85,16 @@ class TensorWithoutDevice(Rule):
     def _report(self, factory: cst.Call, meeting: Meeting) -> None:
         name = self.flow.name_of(factory)
         there = self.code(meeting.there_node)
+        apart = meeting.node is not factory
+        met = [self.note(meeting.node, f"they meet here, in {meeting.what}")] if apart else []
         self.report(
             factory,
             f"`{name}` makes this tensor on the host, and it meets `{_short(there)}` on {where(meeting.there.place)}",
-            notes=[
-                *([self.note(meeting.node, f"they meet here, in {meeting.what}")] if meeting.node is not factory else []),
-                *origin_note(self, f"`{_short(there)}`", meeting.there),
-            ],
+            notes=[*met, *origin_note(self, f"`{_short(there)}`", meeting.there)],
             fix=self._fix(factory, meeting),
         )
 
-    def _fix(self, factory: cst.Call, meeting: Meeting):
+    def _fix(self, factory: cst.Call, meeting: Meeting) -> Fix | None:
         device = device_expression(self.flow, factory, meeting.there_node, meeting.there)
         edit = self.add_argument(factory, f"device={device}") if device is not None else None
         if edit is None:

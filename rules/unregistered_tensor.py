@@ -133,7 +133,7 @@ class UnregisteredTensor(Rule):
         if function is None or function.name != "__init__":
             return True
         at, _ = self.source.offsets(statement)
-        for call in self.source.nodes.get(cst.Call, ()):
+        for call in self.source.nodes_of(cst.Call):
             if self.enclosing(call, cst.FunctionDef) is function.node and self.code(call.func).endswith("__init__"):
                 return self.source.offsets(call)[0] < at
         return False

@@ -11,8 +11,7 @@ from textwrap import dedent, indent
 import pytest
 
 from devlint import docs, rule
-from devlint.finding import BUILT_IN
-from devlint.finding import GROUPS
+from devlint.finding import BUILT_IN, GROUPS
 from devlint.rule import RuleError
 
 DOCSTRING = dedent(

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import get_character_cell_size
 
 from devlint import report
-from devlint.finding import BUILT_IN
-from devlint.finding import Edit, Finding, Fix, Note, Span
+from devlint.finding import BUILT_IN, Edit, Finding, Fix, Note, Span
 from devlint.report.frame import clip, frame, split_lines
 from devlint.report.github import escape_message, escape_property
 from devlint.report.gitlab import relative
