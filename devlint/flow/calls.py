@@ -186,14 +186,24 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         return call_self(frame, node, value, args)
     if kind == THING:
         # something moved by `.to()` that is called: a module, or a pipeline, which may give arrays and images
-        fed = any(frame.values.get(arg.value, UNKNOWN).holds_tensors for arg in node.args)
-        is_pipeline = hypothesis.PIPELINE_NAME.search(frame.key(node.func) or "")
-        return Value(THING, value.place, node) if fed and not is_pipeline else UNKNOWN
+        called = frame.key(node.func) or ""
+        is_module = hypothesis.MODEL_NAME.match(called.rpartition(".")[2]) or (
+            any(_has_tensors(frame.values.get(arg.value, UNKNOWN)) for arg in node.args)
+            and not hypothesis.PIPELINE_NAME.search(called)
+        )
+        return Value(THING, value.place, node) if is_module else UNKNOWN
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
         if method is not None:
             return project_call(frame, node, method, args, receiver=value)
     return unknown_call(frame, node, args)
+
+
+def _has_tensors(value: Value) -> bool:
+    """A tensor, or a container of some."""
+    if value.kind == DICT:
+        return any(item.holds_tensors for item in value.items.values())
+    return value.holds_tensors or (value.kind in (LIST, TUPLE) and element(value).holds_tensors)
 
 
 def unknown_call(frame: Frame, node: cst.Call, args: Args) -> Value:
