@@ -6,53 +6,36 @@ from collections.abc import Callable
 
 import libcst as cst
 
-from devlint.flow import arrays, copies, hypothesis
-from devlint.flow.calls import Args, call, substitute
-from devlint.flow.frame import Env, Frame
-from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
-from devlint.flow.scope import Class
+from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis
+from devlint.flow.arguments import Args
+from devlint.flow.frame import Frame
 from devlint.flow.value import (
-    ANY_DTYPE,
     ARRAY,
-    CLASS,
     DATA,
     DEVICE,
     DICT,
-    DTYPE,
     FUNCTION,
     HOST_DATA,
-    INSTANCE,
     LIST,
     MODULE,
     NAME,
     NONE,
     NOTHING,
     NUMPY_ARRAY,
-    OF_TENSOR,
-    SELF,
     TENSOR,
     THING,
     TUPLE,
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    any_of,
     element,
     join,
     one_of,
     tensor,
-    without_place,
-    written_elsewhere,
+    updated,
 )
 
-_TENSOR_DATA_ATTRIBUTES = frozenset(
-    "shape ndim is_cuda requires_grad is_leaf layout is_sparse is_quantized names nbytes itemsize is_meta is_mps is_xpu "
-    "grad_fn _version output_nr is_cpu".split()
-)
-_TENSOR_TENSOR_ATTRIBUTES = frozenset("T H mT mH data grad real imag".split())
-_DTYPES = frozenset(
-    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 uint8 short long bool complex64 "
-    "complex128 cfloat cdouble float8_e4m3fn float8_e5m2 uint16 uint32 uint64 qint8 quint8".split()
-)
 _CONSTANTS: dict[str, Value] = {"None": NOTHING, "True": HOST_DATA, "False": HOST_DATA}
 
 
@@ -89,128 +72,7 @@ def _attribute(frame: Frame, node: cst.Attribute) -> Value:
             known = frame.lookup(key)
             if known is not None:
                 return known
-    return attribute(frame, node, base, attr)
-
-
-def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
-    """``base.attr`` where no path says more."""
-    kind = base.kind
-    if kind == NAME:
-        qualified = f"{base.ref}.{attr}"
-        if base.ref == "torch" and attr in _DTYPES:
-            return ANY_DTYPE
-        return frame.flow.named(qualified)
-    if kind == TENSOR or kind == THING:
-        if attr == "device":
-            is_torchs = base.origin in frame.facts.moves or (kind == TENSOR and _is_torchs(frame, base))
-            return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if is_torchs else None)
-        if attr == "dtype":
-            return ANY_DTYPE
-        if attr in _TENSOR_DATA_ATTRIBUTES:
-            return HOST_DATA
-        if attr in _TENSOR_TENSOR_ATTRIBUTES:
-            return base.but(grad=False, obj=None, tracked=False if attr in ("data", "grad") else base.tracked)
-        if kind == THING and base.ref != "moved":
-            return base if attr != "keys" else UNKNOWN
-        return UNKNOWN
-    if kind == SELF:
-        value = frame.flow.attribute_at_use(base.ref, attr, frame)
-        if value is None:
-            value = _of_methods(frame, base, attr)
-        return value if value is not None else _unknown_attribute(frame, node, attr)
-    if kind == MODULE:
-        return _module_attribute(frame, node, base, attr)
-    if kind == INSTANCE:
-        if attr == "flat" and arrays.is_axes(base):
-            return base
-        value = _of_methods(frame, base, attr)
-        if value is None:
-            value = frame.flow.attribute_of(base.ref, attr)
-        return _as_constructed(value, base) if value is not None else _unknown_attribute(frame, node, attr)
-    if kind == DEVICE:
-        if attr == "type" and base.place.is_host:
-            return Value(DATA, base.place, text="cpu")
-        return HOST_DATA if attr in ("type", "index") else UNKNOWN
-    if kind == CLASS:
-        if any(attr in owner.attrs_of_class for owner in base.ref.lineage):
-            return frame.flow.attribute_of(base.ref, attr) or UNKNOWN
-        method = base.ref.find_method(attr)
-        return Value(FUNCTION, ref=method) if method is not None and not method.is_property else UNKNOWN
-    if kind == ARRAY:
-        return base if attr == "T" else HOST_DATA
-    return _unknown_attribute(frame, node, attr)
-
-
-def _as_constructed(value: Value, base: Value) -> Value:
-    """An attribute seen from outside: what its constructor was handed there is not known here."""
-    init = base.ref.find_method("__init__") if isinstance(base.ref, Class) else None
-    if init is not None and value.place.scope == init.scope and value.kind != DEVICE:
-        return without_place(value)
-    return value
-
-
-def _is_torchs(frame: Frame, value: Value) -> bool:
-    """Whether a tensor is torch's: what only looks like one may be another library's, whose device is a string."""
-    if not frame.scope.imports_torch:
-        return False
-    origin = value.origin
-    while isinstance(origin, cst.Call) and isinstance(origin.func, cst.Attribute) and origin not in frame.facts.names:
-        receiver = frame.values.get(origin.func.value)  # y = x.cpu(): as sure as x is
-        if receiver is None or receiver.kind == UNKNOWN_KIND:
-            return origin.func.attr.value == "parameters"
-        if not receiver.holds_tensors or receiver.origin is origin:
-            break
-        origin = receiver.origin
-    if not isinstance(origin, cst.Param):
-        return origin is not None
-    if origin.annotation is None:
-        return frame.cls is not None and frame.cls.is_module
-    return any(name.startswith("torch.") for name in frame.scope.qualified_names(origin.annotation))
-
-
-def _of_methods(frame: Frame, base: Value, attr: str) -> Value | None:
-    """A method bound to the object, or what a property of it gives; ``None`` where the class has no such."""
-    method = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
-    if method is None:
-        return None
-    if not method.is_property:
-        return Value(FUNCTION, ref=method, items=None if method.is_static or method.is_classmethod else base)
-    if any(attr in owner.attrs for owner in base.ref.lineage):
-        return None  # a subclass sets it
-    summary = frame.flow.summary(method, frame)
-    if summary is None:
-        return None
-    return substitute(summary.returns, {("self", cls.scope): base.place for cls in base.ref.lineage})
-
-
-def _unknown_attribute(frame: Frame, node: cst.BaseExpression, attr: str) -> Value:
-    if hypothesis.names_device(attr):
-        key = frame.key(node)
-        return Value(DEVICE, frame.symbol(key) if key is not None else SOMEWHERE)
-    if attr == "dtype" or attr.endswith("_dtype"):
-        return ANY_DTYPE
-    return UNKNOWN
-
-
-def _module_attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
-    if attr == "device":
-        return Value(DEVICE, base.place, base.origin) if base.place.is_known else _unknown_attribute(frame, node, attr)
-    if attr == "dtype":
-        return ANY_DTYPE
-    if attr == "module":
-        return base
-    if isinstance(base.ref, Class):
-        value = _of_methods(frame, base, attr)
-        if value is not None:
-            return value
-        value = frame.flow.attribute_of(base.ref, attr)
-        if value is not None:
-            if value.kind == MODULE or value.grad or value.ref in ("parameter", "buffer"):
-                return value.but(place=base.place, obj=None)
-            return UNKNOWN
-    if attr in ("weight", "bias"):
-        return tensor(base.place, base.origin, grad=True)
-    return UNKNOWN
+    return attributes.attribute(frame, node, base, attr)
 
 
 def _subscript(frame: Frame, node: cst.Subscript) -> Value:
@@ -257,7 +119,7 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
             return base.items[position]
         return element(base)
     if kind == DICT:
-        constant = _constant_key(indices[0][0]) if len(indices) == 1 else None
+        constant = constant_key(indices[0][0]) if len(indices) == 1 else None
         if constant is not None:
             return base.items.get(constant) or base.items.get("*", UNKNOWN)
         return any_of(base)
@@ -291,15 +153,6 @@ def _index_tensor(
     return base.but(zero=zero, grad=False, obj=None, pinned=pinned, ref=base.ref if base.ref == "mask" else None)
 
 
-def any_of(dictionary: Value) -> Value:
-    """What some key of a dictionary holds."""
-    values = list(dictionary.items.values())
-    joined = values[0] if values else UNKNOWN
-    for value in values[1:]:
-        joined = join(joined, value)
-    return joined
-
-
 def _integer(node: cst.BaseExpression) -> int | None:
     sign = 1
     if type(node) is cst.UnaryOperation and type(node.operator) is cst.Minus:
@@ -312,7 +165,7 @@ def _integer(node: cst.BaseExpression) -> int | None:
     return None
 
 
-def _constant_key(node: cst.BaseExpression) -> str | None:
+def constant_key(node: cst.BaseExpression) -> str | None:
     if type(node) is cst.SimpleString:
         return _text(node)
     if type(node) is cst.Integer:
@@ -436,17 +289,6 @@ def _as_opaque(result: Value, operand: Value) -> Value:
     if not isinstance(operand.ref, Value):
         return result
     return result.but(kind=THING, ref=operand.ref.but(pinned=None))  # new memory: the loader's pin is not its
-
-
-def updated(dictionary: Value, by: Value) -> Value:
-    """A dictionary after ``update``: all of it may have changed where what came in is not known."""
-    if by.kind != DICT:
-        return dictionary.but(items={"*": UNKNOWN})
-    items = {**dictionary.items, **by.items}
-    if "*" in by.items:
-        items["*"] = any_of(Value(DICT, items=items))
-        items = {key: join(value, items["*"]) for key, value in items.items()}
-    return dictionary.but(items=items)
 
 
 def _zero_together(a: bool | None, b: bool | None) -> bool | None:
@@ -592,7 +434,7 @@ def _dict(frame: Frame, node: cst.Dict) -> Value:
                 items["*"] = UNKNOWN
             continue
         evaluate(frame, item.key)
-        key = _constant_key(item.key)
+        key = constant_key(item.key)
         if key is None:
             items["*"] = join(items["*"], value) if "*" in items else value
         else:
@@ -607,7 +449,7 @@ def _comprehension(frame: Frame, node: cst.ListComp | cst.GeneratorExp | cst.Set
     try:
         clause: cst.CompFor | None = node.for_in
         while clause is not None:
-            bind(frame, clause.target, element(evaluate(frame, clause.iter)))
+            binding.bind(frame, clause.target, element(evaluate(frame, clause.iter)))
             for condition in clause.ifs:
                 frame.truth_tested(condition.test, evaluate(frame, condition.test))
             clause = clause.inner_for_in
@@ -686,141 +528,11 @@ def _yield(frame: Frame, node: cst.Yield) -> Value:
     return UNKNOWN
 
 
-# assignment --------------------------------------------------------------------------------------
-
-
-def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.CSTNode | None = None) -> None:
-    """Give a target its value: a name, an attribute, an item, or several of them unpacked."""
-    kind = type(target)
-    env = frame.env
-    if env is None:
-        return
-    frame.values[target] = value
-    if kind is cst.Name:
-        name = target.value
-        frame.forget(name)
-        env[name] = named_value(frame, name, value, target)
-        if name in (frame.scope.globals_written if frame.function is None else frame.function.shared):
-            env[name] = written_elsewhere(env[name])
-    elif kind is cst.Attribute:
-        _bind_attribute(frame, target, value, statement)
-    elif kind is cst.Subscript:
-        _bind_item(frame, target, value, env)
-    elif kind is cst.Tuple or kind is cst.List:
-        _unpack(frame, target, value, statement)
-    elif kind is cst.StarredElement:
-        bind(frame, target.value, Value(LIST, items=element(value)), statement)
-
-
-def named_value(frame: Frame, name: str, value: Value, target: cst.CSTNode) -> Value:
-    """A value as known under the name it is bound to: the name may say what the expression does not."""
-    if value.kind == DEVICE:
-        if value.place == SOMEWHERE or (value.place.kind == "fixed" and frame.conditional):
-            return value.but(place=frame.symbol(name))  # chosen by a test: the target device
-        return value
-    if value.kind == DATA and value.ref == "choice":
-        return Value(DEVICE, frame.symbol(name))
-    if value.kind == UNKNOWN_KIND:
-        last = name.rpartition(".")[2]
-        if hypothesis.names_device(last):
-            return Value(DEVICE, frame.symbol(name))
-        if hypothesis.MODEL_NAME.match(last):
-            return Value(MODULE, UNKNOWN_PLACE, target, obj=target)
-        if hypothesis.LOADER_NAME.search(last):
-            return Value("loader", UNKNOWN_PLACE, target)
-    if value.kind == MODULE and value.obj is None:
-        return value.but(obj=target)
-    return value
-
-
-def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement: cst.CSTNode | None) -> None:
-    env = frame.env
-    assert env is not None
-    base = evaluate(frame, target.value)
-    attr = target.attr.value
-    if base.kind in (TENSOR, THING, MODULE) and attr == "data":
-        holder = frame.key(target.value)  # `t.data = u` crosses devices silently
-        if holder is not None and base.kind == TENSOR:
-            env[holder] = base.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, origin=statement)
-        return
-    key = frame.key(target)
-    setter = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
-    if setter is not None and setter.is_property:
-        if key is not None:
-            frame.forget(key)
-            env.pop(key, None)
-        return  # a property: what its setter does with it is not followed
-    if base.kind == SELF and key is not None:
-        value = named_value(frame, key, value, target)
-        frame.flow.store(base.ref, attr, value, statement if statement is not None else target, frame)
-    if key is not None:
-        frame.forget(key)
-        env[key] = value
-        frame.flow.has_paths = True
-
-
-def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> None:
-    base = evaluate(frame, target.value)
-    for item in target.slice:
-        if type(item.slice) is cst.Index:
-            index = evaluate(frame, item.slice.value)
-            if base.kind == TENSOR and index.kind == TENSOR and index.zero is False:
-                if base.place.is_host and index.place.is_there:
-                    frame.met(target, "indexing", (target.value, base), (item.slice.value, index))
-        else:
-            for bound in (item.slice.lower, item.slice.upper, item.slice.step):
-                if bound is not None:
-                    evaluate(frame, bound)
-    container = frame.key(target.value)
-    key = frame.key(target)
-    if base.kind == DICT and container is not None:
-        constant = _constant_key(target.slice[0].slice.value) if type(target.slice[0].slice) is cst.Index else None
-        items = dict(base.items)
-        name = constant if constant is not None else "*"
-        items[name] = value if constant is not None or "*" not in items else join(items["*"], value)
-        env[container] = base.but(items=items)
-    elif base.kind in (LIST, TUPLE) and container is not None:
-        env[container] = Value(LIST, items=join(element(base), value))
-    elif base.kind == THING and container is not None and key is None:
-        # `for k in batch: batch[k] = batch[k].to(device)`
-        if value.holds_tensors:
-            rewritten = base.but(place=value.place, origin=value.origin, pinned=value.pinned)
-            if container not in frame.iterated:  # while it is gone through, the next element is as it was
-                env[container] = rewritten
-            frame.rewritten[container] = rewritten
-    elif key is not None and base.kind != TENSOR:
-        env[key] = value
-        frame.flow.has_paths = True
-
-
-def _unpack(frame: Frame, target: cst.Tuple | cst.List, value: Value, statement: cst.CSTNode | None) -> None:
-    names = [item.value for item in target.elements]
-    stars = [i for i, item in enumerate(target.elements) if type(item) is cst.StarredElement]
-    if value.kind == LIST and isinstance(value.ref, tuple) and not stars and len(value.ref) == len(names):
-        value = Value(TUPLE, items=list(value.ref))
-    if value.kind == TUPLE and len(stars) <= 1:
-        items = value.items
-        if stars:
-            first = stars[0]
-            after = len(names) - first - 1
-            if len(items) >= len(names) - 1:
-                middle = items[first : len(items) - after]
-                rest = Value(LIST, items=element(Value(TUPLE, items=middle)) if middle else None)
-                items = [*items[:first], rest, *items[len(items) - after :]] if after else [*items[:first], rest]
-        if len(items) == len(names):
-            for name, item in zip(names, items, strict=True):
-                bind(frame, name, item, statement)
-            return
-    each = element(value)
-    for position, name in enumerate(names):
-        bind(frame, name, Value(LIST, items=each) if position in stars else each, statement)
-
-
 _HANDLERS: dict[type, Callable[[Frame, cst.BaseExpression], Value]] = {
     cst.Name: _name,
     cst.Attribute: _attribute,
     cst.Subscript: _subscript,
-    cst.Call: call,
+    cst.Call: calls.call,
     cst.SimpleString: _string,
     cst.FormattedString: _formatted,
     cst.ConcatenatedString: _concatenated,
@@ -844,6 +556,4 @@ _HANDLERS: dict[type, Callable[[Frame, cst.BaseExpression], Value]] = {
     cst.Lambda: _lambda,
     cst.Await: _await,
     cst.Yield: _yield,
-}  # type: ignore[dict-item]
-
-__all__ = ["DTYPE", "attribute", "bind", "call_lambda", "evaluate", "named_value"]
+}
