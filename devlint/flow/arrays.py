@@ -16,7 +16,7 @@ from devlint.flow.place import HOST
 from devlint.flow.value import ARRAY, INSTANCE, LIST, NUMPY_ARRAY, TENSOR, THING, TUPLE, UNKNOWN, Value
 
 if TYPE_CHECKING:
-    from devlint.flow.calls import Args
+    from devlint.flow.arguments import Args
     from devlint.flow.frame import Frame
 
 #: Methods of arrays, and functions of numpy, whose result is the same memory as the first argument.
@@ -24,21 +24,21 @@ VIEWS = frozenset("reshape ravel transpose swapaxes squeeze view asarray asanyar
 
 #: Read no values: they look at the shape, call the tensor's own method or its ``__getitem__``, or take sizes, for which
 #: the host waits.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     "shape ndim size iterable isscalar dtype issubdtype can_cast squeeze swapaxes split array_split real imag nonzero "
     "take_along_axis zeros ones empty full eye identity tri random.seed random.default_rng random.RandomState "
     "random.shuffle set_printoptions errstate".split()
 )
 #: Hand their own keywords to the tensor's method of that name, so that host tensors, too, are refused.
-_NEED_ARRAYS = frozenset("mean sum max min amax amin std var prod any all moveaxis rollaxis flip".split())
+NEED_ARRAYS = frozenset("mean sum max min amax amin std var prod any all moveaxis rollaxis flip".split())
 #: Catch the error and answer ``False``.
 WRONG_ANSWERS = frozenset({"numpy.array_equal", "numpy.array_equiv"})
 #: Keywords that say sizes and axes.
 _SIZES = frozenset({"axis", "axes", "size", "shape", "newshape"})
 
 _PLOTS = frozenset(
-    "plot scatter imshow hist hist2d bar barh fill_between matshow semilogx semilogy loglog errorbar boxplot violinplot "
-    "contour contourf pcolormesh stem step pie quiver".split()
+    "plot scatter imshow hist hist2d bar barh fill_between matshow semilogx semilogy loglog errorbar boxplot "
+    "violinplot contour contourf pcolormesh stem step pie quiver".split()
 )
 _ESTIMATOR_METHODS = frozenset(
     "fit fit_predict fit_transform partial_fit predict predict_proba predict_log_proba decision_function score "
@@ -51,10 +51,10 @@ INSTANCES = frozenset({_FIGURE, _AXES, _ESTIMATOR})
 def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     """A function of numpy."""
     rest = name.removeprefix("numpy.")
-    if rest not in _HARMLESS:
+    if rest not in HARMLESS:
         operands = [*args.positional, *(pair for key, pair in args.keywords.items() if key not in _SIZES)]
         for operand, value in operands:
-            use(frame, node, name, operand, value, host_too=rest in _NEED_ARRAYS)
+            use(frame, node, name, operand, value, host_too=rest in NEED_ARRAYS)
             if rest not in VIEWS:
                 copies.read(frame, node, value)
     first = args.value(0)
