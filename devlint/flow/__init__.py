@@ -19,6 +19,7 @@ from devlint.flow.index import ProjectIndex
 from devlint.flow.loops import Loop, loop_of
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function, Scope
+from devlint.flow.statements import execute_block
 from devlint.flow.value import (
     DEVICE,
     DICT,
@@ -239,8 +240,6 @@ class Flow:
             frame.bind_parameters()
             tensors = frozenset(name for name, value in frame.env.items() if value.holds_tensors)
             frame.redirect_by_decorator()
-            from devlint.flow.statements import execute_block
-
             execute_block(frame, function.node.body)
             returned = frame.returns
             if not returned:
@@ -268,8 +267,6 @@ class Flow:
     # following ----------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        from devlint.flow.statements import execute_block
-
         self._environments: dict[Function, Env] = {}
         self._module_env: Env = {}
         main = Frame(self, None, self._module_env, ())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from devlint.flow.place import HOST, relation, from_string, DIFFERENT
+from devlint.flow.place import DIFFERENT, HOST, from_string, relation
 from devlint.flow.scope import dotted
 from devlint.flow.value import DATA, DEVICE, NONE, Value
 

@@ -8,7 +8,8 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import copies, hypothesis
-from devlint.flow.expressions import bind, evaluate, named_value, operate
+from devlint.flow.binding import bind
+from devlint.flow.expressions import evaluate, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Env, Frame
 from devlint.flow.place import UNKNOWN_PLACE
 from devlint.flow.scope import annotation_names, dotted, imported, is_tensor_annotation
@@ -21,7 +22,6 @@ from devlint.flow.value import (
     FUNCTION,
     HOST_DATA,
     LIST,
-    LOADER,
     NAME,
     NOTHING,
     OBJECT,
@@ -658,6 +658,4 @@ _HANDLERS: dict[type, Callable[[Frame, cst.CSTNode], None]] = {
     cst.ImportFrom: _import,
     cst.Del: _delete,
     cst.Assert: _assert,
-}  # type: ignore[dict-item]
-
-__all__ = ["LOADER", "SELF", "execute_block", "named_value"]
+}

@@ -361,3 +361,43 @@ def render(value: Value) -> str:
     if kind == DICT:
         return "dict"
     return "unknown"
+
+
+def substitute(value: Value, places: dict[tuple[str, int], Place]) -> Value:
+    """The value with the callee's symbols replaced by the caller's places."""
+    kind = value.kind
+    if kind in (LIST, TUPLE, DICT):
+        items = value.items
+        if isinstance(items, Value):
+            return value.but(items=substitute(items, places), ref=None)
+        if isinstance(items, list):
+            return value.but(items=[substitute(item, places) for item in items])
+        if isinstance(items, dict):
+            return value.but(items={key: substitute(item, places) for key, item in items.items()})
+        return value
+    place = places.get((value.place.name, value.place.scope))
+    if place is None or place == value.place or value.place.kind not in ("device", "param"):
+        return value
+    if place.kind == "unknown" and kind == DEVICE:
+        return value.but(place=UNKNOWN_PLACE)
+    return value.but(place=place)
+
+
+def any_of(dictionary: Value) -> Value:
+    """What some key of a dictionary holds."""
+    values = list(dictionary.items.values())
+    joined = values[0] if values else UNKNOWN
+    for value in values[1:]:
+        joined = join(joined, value)
+    return joined
+
+
+def updated(dictionary: Value, by: Value) -> Value:
+    """A dictionary after ``update``: all of it may have changed where what came in is not known."""
+    if by.kind != DICT:
+        return dictionary.but(items={"*": UNKNOWN})
+    items = {**dictionary.items, **by.items}
+    if "*" in by.items:
+        items["*"] = any_of(Value(DICT, items=items))
+        items = {key: join(value, items["*"]) for key, value in items.items()}
+    return dictionary.but(items=items)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import libcst as cst
 
+from devlint.flow import attributes, calls
+from devlint.flow.arguments import Args
+from devlint.flow.frame import Frame
 from devlint.flow.value import (
     ARRAY,
     DATA,
@@ -25,14 +26,14 @@ from devlint.flow.value import (
     tensor,
 )
 
-if TYPE_CHECKING:
-    from devlint.flow.calls import Args
-    from devlint.flow.frame import Frame
-
 _READS = frozenset({"int", "float", "bool", "complex"})
+
+
 _UNKNOWN_RESULT = frozenset(
     {"vars", "locals", "globals", "eval", "object", "slice", "memoryview", "bytes", "bytearray"}
 )
+
+
 _ON_HOST = frozenset(
     "len range isinstance issubclass hasattr id hash ord chr type callable hex bin oct divmod input open vars dir".split()
 )
@@ -40,8 +41,6 @@ _ON_HOST = frozenset(
 
 def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     """A builtin by name; anything else is unknown."""
-    from devlint.flow.calls import unknown_call
-
     first = args.positional[0] if args.positional else None
     value = first[1] if first is not None else UNKNOWN
     if name in _READS:
@@ -100,14 +99,12 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return UNKNOWN
     if name == "exec" and frame.function is None:
         frame.shake()
-    return unknown_call(frame, node, args)
+    return calls.unknown_call(frame, node, args)
 
 
 def _getattr(frame: Frame, node: cst.Call, args: Args) -> Value:
-    from devlint.flow.expressions import attribute
-
     attr = args.positional[1][1].text
-    value = attribute(frame, node, args.positional[0][1], attr) if attr is not None else UNKNOWN
+    value = attributes.attribute(frame, node, args.positional[0][1], attr) if attr is not None else UNKNOWN
     return join(value, args.positional[2][1]) if len(args.positional) > 2 else value
 
 
@@ -119,14 +116,12 @@ def _carrier(value: Value) -> Value | None:
 
 
 def _map(frame: Frame, node: cst.Call, args: Args) -> Value:
-    from devlint.flow.calls import Args, call_value
-
     if len(args.positional) < 2:
         return UNKNOWN
     function, over = args.positional[0], args.positional[1]
     each = element(over[1])
     if function[1].kind in ("name", "function", "class"):
-        return Value(LIST, items=call_value(frame, node, function[1], Args([(over[0], each)], {}, False)))
+        return Value(LIST, items=calls.call_value(frame, node, function[1], Args([(over[0], each)], {}, False)))
     return UNKNOWN
 
 

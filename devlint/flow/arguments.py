@@ -1,0 +1,50 @@
+"""The arguments of a call, evaluated."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import libcst as cst
+
+from devlint.flow.value import Value
+
+
+class Args(NamedTuple):
+    """A call's arguments, evaluated. ``starred``: some come from ``*xs`` or ``**kw`` and are not known."""
+
+    positional: list[tuple[cst.BaseExpression, Value]]
+    keywords: dict[str, tuple[cst.BaseExpression, Value]]
+    starred: bool
+
+    def get(self, position: int | None, *names: str) -> tuple[cst.BaseExpression, Value] | None:
+        for name in names:
+            found = self.keywords.get(name)
+            if found is not None:
+                return found
+        if position is not None and position < len(self.positional):
+            return self.positional[position]
+        return None
+
+    def value(self, position: int | None, *names: str) -> Value | None:
+        found = self.get(position, *names)
+        return None if found is None else found[1]
+
+    @property
+    def all(self) -> list[tuple[cst.BaseExpression, Value]]:
+        return [*self.positional, *self.keywords.values()]
+
+
+def is_true(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "True"
+
+
+def is_false(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "False"
+
+
+def flag(args: Args, position: int, name: str) -> bool | None:
+    """An argument that is ``False`` unless given; ``None`` where it depends on a variable."""
+    given = args.get(position, name)
+    if given is None:
+        return False if not args.starred else None
+    return True if is_true(given[0]) else False if is_false(given[0]) else None

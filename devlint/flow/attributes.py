@@ -1,0 +1,167 @@
+"""What ``base.attr`` is."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import arrays, hypothesis
+from devlint.flow.frame import Frame
+from devlint.flow.place import SOMEWHERE
+from devlint.flow.scope import Class
+from devlint.flow.value import (
+    ANY_DTYPE,
+    ARRAY,
+    CLASS,
+    DATA,
+    DEVICE,
+    FUNCTION,
+    HOST_DATA,
+    INSTANCE,
+    MODULE,
+    NAME,
+    OF_TENSOR,
+    SELF,
+    TENSOR,
+    THING,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    substitute,
+    tensor,
+    without_place,
+)
+
+_TENSOR_DATA_ATTRIBUTES = frozenset(
+    "shape ndim is_cuda requires_grad is_leaf layout is_sparse is_quantized names nbytes itemsize is_meta is_mps is_xpu "
+    "grad_fn _version output_nr is_cpu".split()
+)
+
+
+_TENSOR_TENSOR_ATTRIBUTES = frozenset("T H mT mH data grad real imag".split())
+
+
+_DTYPES = frozenset(
+    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 uint8 short long bool complex64 "
+    "complex128 cfloat cdouble float8_e4m3fn float8_e5m2 uint16 uint32 uint64 qint8 quint8".split()
+)
+
+
+def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
+    """``base.attr`` where no path says more."""
+    kind = base.kind
+    if kind == NAME:
+        qualified = f"{base.ref}.{attr}"
+        if base.ref == "torch" and attr in _DTYPES:
+            return ANY_DTYPE
+        return frame.flow.named(qualified)
+    if kind == TENSOR or kind == THING:
+        if attr == "device":
+            is_torchs = base.origin in frame.facts.moves or (kind == TENSOR and _is_torchs(frame, base))
+            return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if is_torchs else None)
+        if attr == "dtype":
+            return ANY_DTYPE
+        if attr in _TENSOR_DATA_ATTRIBUTES:
+            return HOST_DATA
+        if attr in _TENSOR_TENSOR_ATTRIBUTES:
+            return base.but(grad=False, obj=None, tracked=False if attr in ("data", "grad") else base.tracked)
+        if kind == THING and base.ref != "moved":
+            return base if attr != "keys" else UNKNOWN
+        return UNKNOWN
+    if kind == SELF:
+        value = frame.flow.attribute_at_use(base.ref, attr, frame)
+        if value is None:
+            value = _of_methods(frame, base, attr)
+        return value if value is not None else _unknown_attribute(frame, node, attr)
+    if kind == MODULE:
+        return _module_attribute(frame, node, base, attr)
+    if kind == INSTANCE:
+        if attr == "flat" and arrays.is_axes(base):
+            return base
+        value = _of_methods(frame, base, attr)
+        if value is None:
+            value = frame.flow.attribute_of(base.ref, attr)
+        return _as_constructed(value, base) if value is not None else _unknown_attribute(frame, node, attr)
+    if kind == DEVICE:
+        if attr == "type" and base.place.is_host:
+            return Value(DATA, base.place, text="cpu")
+        return HOST_DATA if attr in ("type", "index") else UNKNOWN
+    if kind == CLASS:
+        if any(attr in owner.attrs_of_class for owner in base.ref.lineage):
+            return frame.flow.attribute_of(base.ref, attr) or UNKNOWN
+        method = base.ref.find_method(attr)
+        return Value(FUNCTION, ref=method) if method is not None and not method.is_property else UNKNOWN
+    if kind == ARRAY:
+        return base if attr == "T" else HOST_DATA
+    return _unknown_attribute(frame, node, attr)
+
+
+def _as_constructed(value: Value, base: Value) -> Value:
+    """An attribute seen from outside: what its constructor was handed there is not known here."""
+    init = base.ref.find_method("__init__") if isinstance(base.ref, Class) else None
+    if init is not None and value.place.scope == init.scope and value.kind != DEVICE:
+        return without_place(value)
+    return value
+
+
+def _is_torchs(frame: Frame, value: Value) -> bool:
+    """Whether a tensor is torch's: what only looks like one may be another library's, whose device is a string."""
+    if not frame.scope.imports_torch:
+        return False
+    origin = value.origin
+    while isinstance(origin, cst.Call) and isinstance(origin.func, cst.Attribute) and origin not in frame.facts.names:
+        receiver = frame.values.get(origin.func.value)  # y = x.cpu(): as sure as x is
+        if receiver is None or receiver.kind == UNKNOWN_KIND:
+            return origin.func.attr.value == "parameters"
+        if not receiver.holds_tensors or receiver.origin is origin:
+            break
+        origin = receiver.origin
+    if not isinstance(origin, cst.Param):
+        return origin is not None
+    if origin.annotation is None:
+        return frame.cls is not None and frame.cls.is_module
+    return any(name.startswith("torch.") for name in frame.scope.qualified_names(origin.annotation))
+
+
+def _of_methods(frame: Frame, base: Value, attr: str) -> Value | None:
+    """A method bound to the object, or what a property of it gives; ``None`` where the class has no such."""
+    method = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
+    if method is None:
+        return None
+    if not method.is_property:
+        return Value(FUNCTION, ref=method, items=None if method.is_static or method.is_classmethod else base)
+    if any(attr in owner.attrs for owner in base.ref.lineage):
+        return None  # a subclass sets it
+    summary = frame.flow.summary(method, frame)
+    if summary is None:
+        return None
+    return substitute(summary.returns, {("self", cls.scope): base.place for cls in base.ref.lineage})
+
+
+def _unknown_attribute(frame: Frame, node: cst.BaseExpression, attr: str) -> Value:
+    if hypothesis.names_device(attr):
+        key = frame.key(node)
+        return Value(DEVICE, frame.symbol(key) if key is not None else SOMEWHERE)
+    if attr == "dtype" or attr.endswith("_dtype"):
+        return ANY_DTYPE
+    return UNKNOWN
+
+
+def _module_attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
+    if attr == "device":
+        return Value(DEVICE, base.place, base.origin) if base.place.is_known else _unknown_attribute(frame, node, attr)
+    if attr == "dtype":
+        return ANY_DTYPE
+    if attr == "module":
+        return base
+    if isinstance(base.ref, Class):
+        value = _of_methods(frame, base, attr)
+        if value is not None:
+            return value
+        value = frame.flow.attribute_of(base.ref, attr)
+        if value is not None:
+            if value.kind == MODULE or value.grad or value.ref in ("parameter", "buffer"):
+                return value.but(place=base.place, obj=None)
+            return UNKNOWN
+    if attr in ("weight", "bias"):
+        return tensor(base.place, base.origin, grad=True)
+    return UNKNOWN

@@ -1,0 +1,155 @@
+"""Binding: what names, attributes and items hold after an assignment, a loop's target, a `with ... as`."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import expressions, hypothesis
+from devlint.flow.frame import Env, Frame
+from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
+from devlint.flow.scope import Class
+from devlint.flow.value import (
+    DATA,
+    DEVICE,
+    DICT,
+    LIST,
+    MODULE,
+    SELF,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN_KIND,
+    Value,
+    element,
+    join,
+    written_elsewhere,
+)
+
+
+def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.CSTNode | None = None) -> None:
+    """Give a target its value: a name, an attribute, an item, or several of them unpacked."""
+    kind = type(target)
+    env = frame.env
+    if env is None:
+        return
+    frame.values[target] = value
+    if kind is cst.Name:
+        name = target.value
+        frame.forget(name)
+        env[name] = _named_value(frame, name, value, target)
+        if name in (frame.scope.globals_written if frame.function is None else frame.function.shared):
+            env[name] = written_elsewhere(env[name])
+    elif kind is cst.Attribute:
+        _bind_attribute(frame, target, value, statement)
+    elif kind is cst.Subscript:
+        _bind_item(frame, target, value, env)
+    elif kind is cst.Tuple or kind is cst.List:
+        _unpack(frame, target, value, statement)
+    elif kind is cst.StarredElement:
+        bind(frame, target.value, Value(LIST, items=element(value)), statement)
+
+
+def _named_value(frame: Frame, name: str, value: Value, target: cst.CSTNode) -> Value:
+    """A value as known under the name it is bound to: the name may say what the expression does not."""
+    if value.kind == DEVICE:
+        if value.place == SOMEWHERE or (value.place.kind == "fixed" and frame.conditional):
+            return value.but(place=frame.symbol(name))  # chosen by a test: the target device
+        return value
+    if value.kind == DATA and value.ref == "choice":
+        return Value(DEVICE, frame.symbol(name))
+    if value.kind == UNKNOWN_KIND:
+        last = name.rpartition(".")[2]
+        if hypothesis.names_device(last):
+            return Value(DEVICE, frame.symbol(name))
+        if hypothesis.MODEL_NAME.match(last):
+            return Value(MODULE, UNKNOWN_PLACE, target, obj=target)
+        if hypothesis.LOADER_NAME.search(last):
+            return Value("loader", UNKNOWN_PLACE, target)
+    if value.kind == MODULE and value.obj is None:
+        return value.but(obj=target)
+    return value
+
+
+def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement: cst.CSTNode | None) -> None:
+    env = frame.env
+    assert env is not None
+    base = expressions.evaluate(frame, target.value)
+    attr = target.attr.value
+    if base.kind in (TENSOR, THING, MODULE) and attr == "data":
+        holder = frame.key(target.value)  # `t.data = u` crosses devices silently
+        if holder is not None and base.kind == TENSOR:
+            env[holder] = base.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, origin=statement)
+        return
+    key = frame.key(target)
+    setter = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
+    if setter is not None and setter.is_property:
+        if key is not None:
+            frame.forget(key)
+            env.pop(key, None)
+        return  # a property: what its setter does with it is not followed
+    if base.kind == SELF and key is not None:
+        value = _named_value(frame, key, value, target)
+        frame.flow.store(base.ref, attr, value, statement if statement is not None else target, frame)
+    if key is not None:
+        frame.forget(key)
+        env[key] = value
+        frame.flow.has_paths = True
+
+
+def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> None:
+    base = expressions.evaluate(frame, target.value)
+    for item in target.slice:
+        if type(item.slice) is cst.Index:
+            index = expressions.evaluate(frame, item.slice.value)
+            if base.kind == TENSOR and index.kind == TENSOR and index.zero is False:
+                if base.place.is_host and index.place.is_there:
+                    frame.met(target, "indexing", (target.value, base), (item.slice.value, index))
+        else:
+            for bound in (item.slice.lower, item.slice.upper, item.slice.step):
+                if bound is not None:
+                    expressions.evaluate(frame, bound)
+    container = frame.key(target.value)
+    key = frame.key(target)
+    if base.kind == DICT and container is not None:
+        constant = (
+            expressions.constant_key(target.slice[0].slice.value) if type(target.slice[0].slice) is cst.Index else None
+        )
+        items = dict(base.items)
+        name = constant if constant is not None else "*"
+        items[name] = value if constant is not None or "*" not in items else join(items["*"], value)
+        env[container] = base.but(items=items)
+    elif base.kind in (LIST, TUPLE) and container is not None:
+        env[container] = Value(LIST, items=join(element(base), value))
+    elif base.kind == THING and container is not None and key is None:
+        # `for k in batch: batch[k] = batch[k].to(device)`
+        if value.holds_tensors:
+            rewritten = base.but(place=value.place, origin=value.origin, pinned=value.pinned)
+            if container not in frame.iterated:  # while it is gone through, the next element is as it was
+                env[container] = rewritten
+            frame.rewritten[container] = rewritten
+    elif key is not None and base.kind != TENSOR:
+        env[key] = value
+        frame.flow.has_paths = True
+
+
+def _unpack(frame: Frame, target: cst.Tuple | cst.List, value: Value, statement: cst.CSTNode | None) -> None:
+    names = [item.value for item in target.elements]
+    stars = [i for i, item in enumerate(target.elements) if type(item) is cst.StarredElement]
+    if value.kind == LIST and isinstance(value.ref, tuple) and not stars and len(value.ref) == len(names):
+        value = Value(TUPLE, items=list(value.ref))
+    if value.kind == TUPLE and len(stars) <= 1:
+        items = value.items
+        if stars:
+            first = stars[0]
+            after = len(names) - first - 1
+            if len(items) >= len(names) - 1:
+                middle = items[first : len(items) - after]
+                rest = Value(LIST, items=element(Value(TUPLE, items=middle)) if middle else None)
+                items = [*items[:first], rest, *items[len(items) - after :]] if after else [*items[:first], rest]
+        if len(items) == len(names):
+            for name, item in zip(names, items, strict=True):
+                bind(frame, name, item, statement)
+            return
+    each = element(value)
+    for position, name in enumerate(names):
+        bind(frame, name, Value(LIST, items=each) if position in stars else each, statement)

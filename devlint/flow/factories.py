@@ -1,0 +1,118 @@
+"""Functions of torch that make tensors: where these live, and what else is known of them."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import torch_table as table
+from devlint.flow.arguments import Args, is_false, is_true
+from devlint.flow.frame import Frame
+from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.value import ARRAY, DATA, LIST, NONE, TENSOR, THING, TUPLE, UNKNOWN, Value, element, tensor
+
+
+def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: Args) -> Value:
+    """A factory that obeys ``device=``."""
+    given = args.get(None, "device")
+    if given is not None and given[1].kind != NONE:
+        place = frame.device_place(given[1], given[0])
+    elif args.starred and any(not isinstance(a.keyword, cst.Name) and a.star == "**" for a in node.args):
+        place = UNKNOWN_PLACE  # device may be in **kwargs
+    elif name == "torch.normal" and (first := args.value(0, "mean")) is not None and first.holds_tensors:
+        place = first.place
+    elif name in table.IGNORE_DEFAULT and not frame.flow.default_type_set:
+        place = HOST
+    else:
+        out = args.value(None, "out")
+        place = frame.default_place() if out is None else out.place
+    data = args.value(0, "data")
+    zero: bool | None = factory.rank == "zero"
+    if factory.rank == "scalar_if_number":
+        zero = _data_is_number(args, data)
+        if data is not None and data.kind == TENSOR and given is None:
+            place, zero = data.place, data.zero
+        elif data is not None and data.kind == LIST and data.items is not None and data.items.kind == TENSOR:
+            first_node = args.positional[0][0] if args.positional else node
+            frame.wait(node, "tensor from device scalars", first_node, data.items, explicit=False)
+    elif factory.rank == "sized" and name in (
+        "torch.full",
+        "torch.zeros",
+        "torch.ones",
+        "torch.empty",
+        "torch.rand",
+        "torch.randn",
+    ):
+        size = args.get(0, "size")
+        zero = size is not None and isinstance(size[0], cst.Tuple | cst.List) and not size[0].elements
+    pinned_by = args.get(None, "pin_memory")
+    pinned = False if pinned_by is None else True if is_true(pinned_by[0]) else None
+    grad = (asked := args.get(None, "requires_grad")) is not None and is_true(asked[0])
+    for operand, value in args.all:
+        if value.kind == TENSOR and value.place.is_there and name != "torch.tensor" and operand is not node:
+            # sizes and bounds are read to the host
+            frame.wait(node, name, operand, value, explicit=False)
+    return tensor(place, node, zero=zero, pinned=pinned, grad=grad, tracked=_asked_to_track(args))
+
+
+def _asked_to_track(args: Args) -> bool | None:
+    """Whether autograd tracks what a factory makes."""
+    asked = args.get(None, "requires_grad")
+    if asked is None:
+        return None if args.starred else False
+    return True if is_true(asked[0]) else False if is_false(asked[0]) else None
+
+
+def _data_is_number(args: Args, data: Value | None) -> bool | None:
+    """Whether ``torch.tensor(data)`` is zero-dimensional; ``None`` where data may be a number or a list."""
+    if data is None:
+        return None
+    if _is_number(args, data):
+        return True
+    return False if data.kind in (LIST, TUPLE) else None
+
+
+def _is_number(args: Args, data: Value) -> bool:
+    node = args.positional[0][0] if args.positional else args.keywords["data"][0]
+    if isinstance(node, cst.Integer | cst.Float):
+        return True
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.expression, cst.Integer | cst.Float)
+    if isinstance(node, cst.Name) and node.value in ("True", "False"):
+        return True
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+        return node.func.value in ("float", "int", "len", "bool")
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return node.func.attr.value == "item"
+    return data.text == "number"
+
+
+def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
+    """``as_tensor`` and ``asarray``: a tensor stays where it is unless ``device=`` is given."""
+    given = args.get(None, "device")
+    data = args.value(0, "data", "obj") or UNKNOWN
+    if given is not None and given[1].kind != NONE:
+        return tensor(frame.device_place(given[1], given[0]), node, tracked=False if data.is_data else data.tracked)
+    if data.holds_tensors:
+        return tensor(frame.default_place(), node) if frame.redirected else data
+    if data.kind in (DATA, ARRAY, LIST, TUPLE):
+        items = element(data)
+        if items.holds_tensors:
+            return tensor(UNKNOWN_PLACE, node)
+        return tensor(frame.default_place(), node, zero=_data_is_number(args, data), pinned=False, tracked=False)
+    return tensor(UNKNOWN_PLACE, node)
+
+
+def wrap(node: cst.Call, name: str, args: Args) -> Value:
+    value = args.value(0, "data") or UNKNOWN
+    is_parameter = name.endswith("Parameter")
+    asked = args.get(None if name.endswith("Variable") else 1, "requires_grad")
+    grad = is_parameter and (asked is None or is_true(asked[0]))
+    tracked = True if grad else False if asked is not None and is_false(asked[0]) else None
+    if value.kind == TENSOR:
+        return value.but(
+            grad=grad,
+            tracked=tracked,
+            ref="parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None,
+        )
+    ref = "buffer" if name.endswith("Buffer") else "parameter"
+    return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, tracked=tracked, ref=ref)

@@ -1,0 +1,87 @@
+"""Data loaders: where their batches live and whether these are pinned; what accelerate makes of loaders and models."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import calls, hypothesis
+from devlint.flow.arguments import Args, is_false
+from devlint.flow.frame import Frame
+from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.value import (
+    DICT,
+    FUNCTION,
+    LIST,
+    LOADER,
+    MODULE,
+    NONE,
+    OPTIMIZER,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+)
+
+
+def build(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    pin = args.get(7, "pin_memory")
+    if pin is not None:
+        # pin_memory=torch.cuda.is_available()
+        pinned = True if hypothesis.truth(frame, pin[0]) else False if is_false(pin[0]) else None
+    else:
+        pinned = None if args.starred else False
+    dataset = args.value(0, "dataset")
+    place = HOST
+    if dataset is not None and dataset.kind == THING and dataset.ref == "dataset":
+        place = dataset.place
+    elif dataset is not None and dataset.kind == THING:
+        place = UNKNOWN_PLACE
+    if args.get(None, "collate_fn") is not None and place == HOST:
+        collate = args.value(None, "collate_fn")
+        if collate is None or collate.kind != FUNCTION:
+            place = HOST if pinned is not None else UNKNOWN_PLACE
+    if name.startswith("torch_geometric."):
+        pinned = None  # their batches are objects
+    collate = args.value(6, "collate_fn")
+    if pinned is not None and collate is not None and collate.kind != NONE:
+        pinned = _pinned_after(frame, node, collate, pinned)
+    return Value(LOADER, place, node, pinned=pinned)
+
+
+def _pinned_after(frame: Frame, node: cst.Call, collate: Value, pinned: bool) -> bool | None:
+    """Whether batches that a collate function makes are pinned: a loader pins tensors, not what it does not know."""
+    samples = Args([(node, Value(LIST, items=UNKNOWN))], {}, False)
+    todo = [calls.call_value(frame, node, collate, samples) if collate.kind == FUNCTION else UNKNOWN]
+    for value in todo:
+        if value.kind in (LIST, TUPLE, DICT):
+            items = value.items if value.items is not None else []
+            todo += items.values() if isinstance(items, dict) else items if isinstance(items, list) else [items]
+        elif value.kind == TENSOR and value.place.is_host:
+            if value.pinned is not False and not pinned:
+                return None  # pinned by the function itself
+        elif not value.is_data and (pinned or value.kind not in (UNKNOWN_KIND, THING) or value is todo[0]):
+            return None  # an object of theirs; what is one entry of many is left as it is where nothing pins
+    return pinned
+
+
+def prepared(frame: Frame, func: cst.Attribute, args: Args) -> Value:
+    """``accelerator.prepare(...)``: models are moved, loaders give batches that are there."""
+    key = frame.key(func.value) or "accelerator"
+    place = frame.symbol(f"{key}.device")
+    values = []
+    for operand, value in args.positional:
+        name = (frame.key(operand) or "").rpartition(".")[2]
+        if value.kind in (MODULE, LOADER):
+            value = value.but(place=place, origin=operand, pinned=None)
+        elif value.kind == OPTIMIZER:
+            value = value.but(items=())  # follows the modules
+        elif value.kind == UNKNOWN_KIND and hypothesis.MODEL_NAME.match(name):
+            value = Value(MODULE, place, operand, obj=operand)
+        elif value.kind == UNKNOWN_KIND and hypothesis.LOADER_NAME.search(name):
+            value = Value(LOADER, place, operand)
+        values.append(value)
+    if args.starred or not values:
+        return UNKNOWN
+    return values[0] if len(values) == 1 else Value(TUPLE, items=values)

@@ -1,0 +1,323 @@
+"""Methods: of tensors, batches, containers, ``self``, and of what is not known."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import (
+    arrays,
+    attributes,
+    calls,
+    copies,
+    loaders,
+    modules,
+    moves,
+    operations,
+    optimizers,
+    project_calls,
+)
+from devlint.flow import torch_table as table
+from devlint.flow.arguments import Args, is_false, is_true
+from devlint.flow.frame import Frame
+from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.scope import Class
+from devlint.flow.value import (
+    ARRAY,
+    CLASS,
+    DATA,
+    DICT,
+    GENERATOR,
+    HOST_DATA,
+    INSTANCE,
+    LIST,
+    LOADER,
+    MODULE,
+    NONE,
+    NOTHING,
+    NUMPY_ARRAY,
+    OPTIMIZER,
+    PARAMS,
+    SELF,
+    SUPER,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    any_of,
+    element,
+    join,
+    tensor,
+    updated,
+    without_place,
+)
+
+
+def _array_result(kind: str, name: str) -> Value:
+    return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
+
+
+def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    kind = receiver.kind
+    if name in table.MOVES and kind in (TENSOR, THING, MODULE, UNKNOWN_KIND, SELF):
+        return moves.move(frame, node, func, receiver, name, calls.arguments(frame, node))
+    if kind == TENSOR:
+        return _tensor_method(frame, node, func, receiver, name)
+    if kind == THING:
+        return _thing_method(frame, node, func, receiver, name)
+    if kind == MODULE:
+        return modules.method(frame, node, func, receiver, name, calls.arguments(frame, node))
+    if kind == SELF or kind == SUPER:
+        return _self_method(frame, node, func, receiver, name)
+    if kind == INSTANCE:
+        args = calls.arguments(frame, node)
+        if receiver.text is not None:
+            return _known_instance_method(frame, node, receiver, name, args)
+        method = receiver.ref.find_method(name) if receiver.ref is not None else None
+        if method is not None:
+            return project_calls.call(frame, node, method, args, receiver)
+        return calls.call_value(frame, node, attributes.attribute(frame, func, receiver, name), args)
+    if kind == CLASS:
+        args = calls.arguments(frame, node)
+        method = receiver.ref.find_method(name)
+        if method is not None and not method.is_property:
+            return project_calls.call(frame, node, method, args, receiver=None)
+        if name == "from_pretrained" and receiver.ref.is_module:
+            return Value(MODULE, UNKNOWN_PLACE, node, ref=receiver.ref, obj=node)
+        return UNKNOWN
+    if kind in (LIST, TUPLE, DICT):
+        return _container_method(frame, node, func, receiver, name, calls.arguments(frame, node))
+    args = calls.arguments(frame, node)
+    if kind in (DATA, ARRAY):
+        if kind == ARRAY and name not in arrays.VIEWS:
+            copies.read(frame, node, receiver)
+        return receiver if name in arrays.VIEWS else _array_result(kind, name)
+    if kind == OPTIMIZER:
+        return optimizers.method(frame, node, func, receiver, name, args)
+    if kind == GENERATOR:
+        return receiver if name == "manual_seed" else UNKNOWN
+    if kind == LOADER:
+        return receiver if name in ("__iter__",) else UNKNOWN
+    if kind == PARAMS:
+        return receiver
+    return unknown_method(frame, node, func, name, args)
+
+
+def unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str, args: Args) -> Value:
+    """A method of something unknown: some names say enough."""
+    if name == "parameters":
+        return Value(PARAMS, UNKNOWN_PLACE, node)
+    if name == "prepare" or name == "setup" or name == "setup_dataloaders":
+        holder = (frame.key(func.value) or "").rpartition(".")[2]
+        if "accelerator" in holder or holder == "fabric":
+            return loaders.prepared(frame, func, args)
+    if name == "backward" and isinstance(func.value, cst.Name) and frame.env is not None:
+        return NOTHING
+    return calls.unknown_call(frame, node, args)
+
+
+def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
+    if receiver.text in arrays.INSTANCES:
+        return arrays.library_method(frame, node, receiver, name, args)
+    if receiver.text == "accelerator" and isinstance(node.func, cst.Attribute):
+        if name == "prepare":
+            return loaders.prepared(frame, node.func, args)
+        return UNKNOWN
+    if receiver.text == "distribution":
+        if name in ("sample", "rsample", "mean", "log_prob", "entropy", "cdf", "icdf"):
+            if name in ("log_prob", "cdf", "icdf"):
+                frame.meet(node, [(node.func, tensor(receiver.place, receiver.origin)), *args.positional], f"`{name}`")
+            return tensor(receiver.place, node)
+    return UNKNOWN
+
+
+def _self_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    """``self.method(...)``, ``self.layer(...)`` and what ``nn.Module`` gives every module."""
+    cls: Class | None = receiver.ref
+    if cls is None:
+        calls.arguments(frame, node)
+        return UNKNOWN
+    method = None
+    if receiver.kind == SELF:
+        method = cls.find_method(name)
+    else:
+        for base in cls.lineage[1:]:
+            method = base.methods.get(name)
+            if method is not None:
+                break
+    args = calls.arguments(frame, node)
+    if method is not None and not method.is_property:
+        result = project_calls.call(frame, node, method, args, receiver)
+        if receiver.kind == SELF and any(name in sub.methods for sub in cls.descendants):
+            result = _of_overrides(frame, node, name, cls, args, receiver, result)
+        return result
+    if cls.is_module:
+        if name in ("register_buffer", "register_parameter", "add_state", "add_module", "register_module"):
+            return modules.register(frame, node, cls, name, args)
+        if name in ("parameters", "buffers"):
+            return Value(PARAMS, receiver.place, node, obj=cls)
+        if name in ("train", "eval", "requires_grad_"):
+            return receiver
+    if receiver.kind == SUPER:
+        return UNKNOWN
+    value = attributes.attribute(frame, func, receiver, name)
+    frame.values[func] = value
+    if value.kind == UNKNOWN_KIND:
+        return unknown_method(frame, node, func, name, args)
+    return calls.call_value(frame, node, value, args)
+
+
+def _of_overrides(
+    frame: Frame, node: cst.Call, name: str, cls: Class, args: Args, receiver: Value, result: Value
+) -> Value:
+    """What a method of ``self`` gives where a subclass in the file may have put its own in its place."""
+    others = [method for sub in cls.descendants if (method := sub.methods.get(name)) is not None]
+    if len(others) > _MOST_OVERRIDES:
+        return without_place(result)
+    for method in others:
+        result = join(result, project_calls.call(frame, node, method, args, receiver))
+    return result
+
+
+_MOST_OVERRIDES = 4
+
+
+def _container_method(
+    frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
+) -> Value:
+    kind = receiver.kind
+    key = frame.key(func.value)
+    if kind == LIST and name in ("append", "appendleft", "insert", "extend", "add"):
+        given = args.value(1 if name == "insert" else 0) or UNKNOWN
+        if name == "extend":
+            given = element(given)
+        items = given if receiver.items is None else join(receiver.items, given)
+        longer = receiver.but(items=items, ref=None)
+        frame.change(receiver, key, longer)
+        if key is not None and key.startswith("self.") and frame.cls is not None:
+            if frame.env is None or key not in frame.env:
+                frame.flow.store(frame.cls, key[5:], longer, node, frame)
+        return NOTHING
+    if kind == DICT:
+        if name == "items":
+            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, any_of(receiver)]))
+        if name in ("values", "keys"):
+            return Value(LIST, items=any_of(receiver) if name == "values" else HOST_DATA)
+        if name in ("get", "pop", "setdefault"):
+            constant = args.value(0)
+            text = constant.text if constant is not None else None
+            found = receiver.items.get(text) if text is not None else None
+            if found is None and name == "setdefault" and text is not None:
+                found = args.value(1) or UNKNOWN
+                if "*" in receiver.items:
+                    found = join(found, receiver.items["*"])
+                frame.change(receiver, key, receiver.but(items={**receiver.items, text: found}))
+            return found or UNKNOWN
+        if name == "copy":
+            return receiver.but(obj=node)
+        if name == "update":
+            by = args.value(0) if args.positional else Value(DICT, items={})
+            for keyword, (_, value) in args.keywords.items():
+                by = updated(by or UNKNOWN, Value(DICT, items={keyword: value}))
+            frame.change(receiver, key, updated(receiver, by if by is not None and not args.starred else UNKNOWN))
+            return NOTHING
+        if name == "clear":
+            frame.change(receiver, key, receiver.but(items={}))
+        return UNKNOWN
+    if name in ("pop", "popleft"):
+        return element(receiver)
+    if name == "copy":
+        return receiver
+    return HOST_DATA if name in ("index", "count") else UNKNOWN
+
+
+def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    args = calls.arguments(frame, node)
+    if name == "numpy":
+        return _to_numpy(frame, node, func, receiver, args)
+    if name == "tolist" or name == "item":
+        frame.wait(node, name, func.value, receiver, explicit=True)
+        return HOST_DATA
+    if name == "pin_memory":
+        return receiver.but(pinned=True, obj=None) if receiver.place.is_host else receiver
+    if name in table.TYPE_MOVES:
+        return moves.by_type(frame, node, func, receiver, name, args)
+    if name in table.NEW_METHODS:
+        given = args.get(None, "device")
+        place = receiver.place
+        if given is not None and given[1].kind != NONE:
+            place = frame.device_place(given[1], given[0])
+        pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
+        return tensor(place, node, zero=False if table.NEW_METHODS[name].rank == "sized" else None, pinned=pinned)
+    if name == "clone":
+        return receiver.but(grad=False, obj=None, pinned=False)
+    if name == "detach" or name == "detach_":
+        return receiver.but(grad=False, tracked=False)
+    if name == "requires_grad_":
+        asked = args.get(0, "requires_grad")
+        grad = asked is None or not is_false(asked[0])
+        return receiver.but(grad=grad, tracked=grad if asked is None or not grad or is_true(asked[0]) else None)
+    operation = table.METHODS.get(name)
+    if operation is None:
+        return UNKNOWN
+    if name in table.IMPLICIT_WAITS and operations.waits(name, args, 0):
+        frame.wait(node, name, func.value, receiver, explicit=False)
+    operands: list[tuple[cst.CSTNode, Value]] = [(func.value, receiver)]
+    if operation.operands == "all":
+        operands += args.positional
+        operands += args.keywords.values()
+    if name == "copy_":
+        moves.copy_into(frame, node, func, receiver, args)
+    if operation.operands == "none":
+        return receiver if operation.result == "self" else UNKNOWN
+    if name not in operations.SAME_MEMORY and operation.result not in ("host", "none"):
+        for _, value in operands:
+            copies.read(frame, node, value)
+    # what is written to must be there too, whatever its dimensions
+    strict = operation.strict or (operation.result == "self" and receiver.place.is_host)
+    chosen = frame.meet(node, operands, f"`{name}`", strict=strict)
+    if operation.result == "self":
+        return receiver
+    result = operations.result_of(frame, node, operation, chosen, args, 0, operands)
+    if name in ("view", "reshape") and result.zero is None and operations.gives_sizes(args):
+        result = result.but(zero=False)
+    if result.kind == TENSOR and operation.operands == "first":
+        result = result.but(ref=receiver.ref if receiver.ref == "mask" else None)
+    return result
+
+
+def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    """A method of a batch, an output, or something that ``.to()`` moved."""
+    args = calls.arguments(frame, node)
+    if receiver.ref == "moved" and name in ("parameters", "named_parameters"):
+        return Value(PARAMS, receiver.place, node, obj=receiver.obj)
+    if receiver.ref == "moved" and name in ("eval", "train", "half", "float", "requires_grad_", "bfloat16"):
+        return receiver
+    if name in ("items", "values", "keys", "get", "copy", "pop"):
+        if name == "items":
+            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, receiver]))
+        if name == "keys":
+            return HOST_DATA
+        return Value(LIST, items=receiver) if name == "values" else receiver
+    if name == "numpy":
+        return _to_numpy(frame, node, func, receiver, args)
+    if name in ("item", "tolist"):
+        frame.wait(node, name, func.value, receiver, explicit=True)
+        return HOST_DATA
+    if name == "pin_memory":
+        return receiver.but(pinned=True)
+    operation = table.METHODS.get(name)
+    if operation is None or name in ("index", "count", "update", "append", "sample", "mean", "mode"):
+        return UNKNOWN if name != "mean" else _tensor_method(frame, node, func, receiver.but(kind=TENSOR), name)
+    return _tensor_method(frame, node, func, receiver.but(kind=TENSOR, ref=None), name)
+
+
+def _to_numpy(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> Value:
+    forced = args.get(0, "force")
+    if forced is not None and not is_false(forced[0]):
+        if receiver.place.is_there:
+            frame.wait(node, "numpy", func.value, receiver, explicit=True)
+    elif receiver.ref != "moved":
+        arrays.use(frame, node, "numpy", func.value, receiver)
+    return Value(ARRAY, HOST, receiver.origin)  # the same memory

@@ -1,0 +1,246 @@
+"""Modules: built, of torch and of the project, given parameters and parts, called, and asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+from devlint.flow import attributes, calls, copies, moves, project_calls
+from devlint.flow import torch_table as table
+from devlint.flow.arguments import Args
+from devlint.flow.frame import Frame
+from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
+from devlint.flow.scope import Class
+from devlint.flow.value import (
+    DATA,
+    DICT,
+    HOST_DATA,
+    INSTANCE,
+    LIST,
+    MODULE,
+    NONE,
+    NOTHING,
+    PARAMS,
+    SELF,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    element,
+    join,
+    modules_in,
+    tensor,
+)
+
+
+def wrapped(args: Args, node: cst.Call) -> Value:
+    """DataParallel and its kin: the module they wrap, behind a call that moves its inputs."""
+    inner = args.value(0, "module") or UNKNOWN
+    return Value(MODULE, inner.place, node, obj=inner.obj or node, text="moves its inputs")
+
+
+def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args: Args) -> Value:
+    given = args.get(None, "device")
+    place = HOST
+    if given is not None and given[1].kind != NONE:
+        place = frame.device_place(given[1], given[0])
+    elif args.starred:
+        place = UNKNOWN_PLACE
+    elif fact.kind != "container":
+        place = frame.default_place()
+    if name in ("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel"):
+        return wrapped(args, node)
+    held: Value | None = None
+    if fact.kind == "container":
+        for _, value in args.all:
+            item = element(value) if value.kind in (LIST, TUPLE) else value
+            held = item if held is None else join(held, item)
+        if held is not None and held.kind == MODULE:
+            place = held.place
+            held = held if held.ref is not None else None
+        else:
+            held = None
+    tensors = fact.tensors
+    if tensors == "argument":
+        given_tensors = [v for _, v in args.all if v.kind in (TENSOR, THING)]
+        if given_tensors:
+            place = given_tensors[0].place
+    _put_in(frame, node, args)
+    holds = fact.tensors == "always" or any(_holds(v) for _, v in args.all)
+    return Value(MODULE, place, node, ref=name, obj=node, items=held, holds=holds)
+
+
+def _put_in(frame: Frame, node: cst.Call, args: Args) -> None:
+    """Remember which modules a new one is made of: they move together."""
+    inside = {module.obj for _, value in args.all for module in modules_in(value)} - {None}
+    if inside:
+        frame.flow.parts.setdefault(node, set()).update(inside)
+
+
+def _holds(value: Value) -> bool:
+    """A module with parameters, or a list with one in it."""
+    if value.kind == LIST and isinstance(value.ref, tuple):
+        return any(_holds(item) for item in value.ref)
+    return value.kind == MODULE and value.holds
+
+
+def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
+    """``model(x)``."""
+    operands = [*args.positional, *args.keywords.values()]
+    reference = module.ref
+    if not (isinstance(reference, str) and reference in table.MODULES):
+        copies.may_be_done(frame)
+    if isinstance(reference, str):
+        fact = table.MODULES.get(reference)
+        holds = module.holds
+        first = [pair for pair in args.positional[:1] if pair[1].holds_tensors]
+        if fact is not None and fact.kind == "loss":
+            chosen = frame.meet(node, operands, f"`{reference}`", strict=False)
+            if chosen is None:
+                return Value(THING, UNKNOWN_PLACE, node)
+            return tensor(chosen.place, chosen.origin, zero=True)
+        if holds:
+            # masks and states must be there as well as the input; what a container hands on is for its parts to say
+            fed = operands if fact is not None and fact.kind in ("layer", "recurrent") else first
+            frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
+        elif module.place.is_there or not first:
+            pass
+        else:
+            return Value(THING, first[0][1].place, node)
+        if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
+            return tensor(_output_place(module, first), node)
+        if fact is not None and fact.kind == "recurrent":
+            return Value(THING, _output_place(module, first), node)
+    elif isinstance(reference, Class):
+        forward = reference.find_method("forward")
+        if forward is not None:
+            given = project_calls.call(frame, node, forward, args, receiver=module)
+            if given.kind in (TENSOR, THING) and given.place.is_known:
+                return given
+            if given.kind in (TUPLE, DICT, LIST):
+                return given
+        if forward is not None or any(not isinstance(c, str) and c.find_method("forward") for c in reference.lineage):
+            return _output(module, operands, node)
+    if module.place.is_there and module.text is None and not frame.scope.wraps_models:
+        # a module of unknown make that was moved; sequence lengths stay on the host for packing
+        for operand, value in operands:
+            if value.kind == TENSOR and value.place.is_host and not _is_length(frame.key(operand)):
+                frame.met(node, "a call of the module", (operand, value), (node.func, module))
+    return _output(module, operands, node)
+
+
+def _is_length(key: str | None) -> bool:
+    return key is not None and "len" in key
+
+
+def _output(module: Value, operands: list[tuple[cst.BaseExpression, Value]], node: cst.Call) -> Value:
+    place = module.place
+    if not place.is_known:
+        known = [v.place for _, v in operands if v.holds_tensors and v.place.is_there]
+        place = known[0] if known else place
+    return Value(THING, place, node, ref="output")
+
+
+_TUPLE_LAYERS = frozenset({"torch.nn.MultiheadAttention"})
+
+
+def _output_place(module: Value, first: list[tuple[cst.BaseExpression, Value]]) -> Place:
+    if module.place.is_there or not first:
+        return module.place
+    place = first[0][1].place
+    return place if place.is_there else module.place if module.place.is_known else place
+
+
+def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
+    """``Net(...)`` of the project."""
+    init = cls.find_method("__init__")
+    if init is not None:
+        project_calls.hint(init, project_calls.given_to(node, init, args, Value(SELF, ref=cls)))
+    frame.flow.evaluate_class(cls)
+    if not cls.is_module:
+        return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
+    _put_in(frame, node, args)
+    place = frame.default_place()
+    constructors = [method for c in cls.lineage if (method := c.methods.get("__init__")) is not None]
+    # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
+    if args.starred or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors):
+        place = UNKNOWN_PLACE
+    elif any(
+        v.place != HOST for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"
+    ):
+        place = UNKNOWN_PLACE
+    return Value(MODULE, place, node, ref=cls, obj=node)
+
+
+def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
+    given = args.get(0, "name")
+    value = args.value(1, "tensor", "param", "module", "default") or UNKNOWN
+    if given is not None and given[1].text is None:
+        cls.buffers_by_variable = True
+    if given is not None and given[1].text is not None:
+        cls.buffers.add(given[1].text)
+        if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
+            trained = name == "register_parameter"
+            value = tensor(
+                value.place,
+                node,
+                zero=value.zero,
+                grad=trained,
+                ref="parameter" if trained else "buffer",
+                tracked=True if trained else value.tracked,
+            )
+        frame.flow.store(cls, given[1].text, value, node, frame)
+        if frame.env is not None:
+            frame.env[f"self.{given[1].text}"] = value
+            frame.flow.has_paths = True
+    return NOTHING
+
+
+def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
+    """The identity of the module that ``model.backbone`` is a part of: both move with it."""
+    while type(part) is cst.Attribute:
+        part = part.value
+        value = frame.values.get(part)
+        if value is not None and value.kind == MODULE and value.obj is not None:
+            return value.obj
+    return None
+
+
+def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, name: str, args: Args) -> Value:
+    if isinstance(module.ref, Class):
+        method = module.ref.find_method(name)
+        if method is not None and not method.is_property:
+            return project_calls.call(frame, node, method, args, module)
+    if name in ("parameters", "buffers"):
+        return Value(
+            PARAMS, module.place, node, obj=module.obj if module.obj is not None else _whole(frame, func.value)
+        )
+    if name in ("named_parameters", "named_buffers"):
+        return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, tensor(module.place, node, obj=module.obj)]))
+    if name in ("state_dict",):
+        return Value(DICT, items={"*": tensor(module.place, node)})
+    if name in _CHAINS:
+        return module
+    if name in ("modules", "children"):
+        return Value(LIST, items=Value(MODULE, module.place, module.origin))
+    if name == "to_empty":
+        given = args.get(0, "device")
+        place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
+        return moves.move_module(frame, node, func, module, place)
+    if name in ("append", "extend", "insert", "load_state_dict", "zero_grad", "apply", "__len__"):
+        return module if name == "apply" else UNKNOWN
+    if name == "forward":
+        return call(frame, node, module, args)
+    if name in ("items", "values"):
+        inner = Value(MODULE, module.place, module.origin)
+        return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, inner]) if name == "items" else inner)
+    value = attributes.attribute(frame, func, module, name)
+    if value.kind != UNKNOWN_KIND:
+        return calls.call_value(frame, node, value, args)
+    return UNKNOWN
+
+
+_CHAINS = frozenset("train eval half float double bfloat16 requires_grad_ share_memory type float16 compile".split())

@@ -1,0 +1,177 @@
+"""Functions and methods that compute tensors from tensors: their operands meet, the result follows them."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import copies
+from devlint.flow import torch_table as table
+from devlint.flow.arguments import Args, is_true
+from devlint.flow.frame import Frame
+from devlint.flow.place import UNKNOWN_PLACE, Place
+from devlint.flow.value import (
+    HOST_DATA,
+    LIST,
+    MODULE,
+    NOTHING,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    element,
+    tensor,
+)
+
+
+def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None) -> bool | None:
+    reduces = operation.reduces
+    if reduces == "always":
+        return True
+    if reduces in ("no_dim", "no_dim_third"):
+        if any(k in args.keywords for k in ("dim", "axis", "keepdim")) or args.starred:
+            return None if args.starred else False
+        allowed = positional_before + (1 if reduces == "no_dim_third" else 0)
+        return len(args.positional) <= allowed
+    if reduces == "loss":
+        reduction = args.value(None, "reduction")
+        if reduction is None or reduction.text in ("mean", "sum", "batchmean"):
+            return True
+        return False if reduction.text == "none" else None
+    if reduces == "adds":
+        return False
+    return operands_zero if reduces == "never" else None
+
+
+def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Args) -> Value:
+    operands = _operands(operation, args)
+    if "use_separate_proj_weight" in args.keywords and len(operands) > 5:
+        del operands[5]  # F.multi_head_attention_forward(q, k, v, ..., torch.empty([0]), ...): handed in, not looked at
+    if name.rpartition(".")[2] not in SAME_MEMORY and operation.result not in ("host", "none"):
+        for _, value in operands:
+            copies.read(frame, node, value)
+    if name in table.WAIT_FUNCTIONS and operands and waits(name.rpartition(".")[2], args, 1):
+        frame.wait(node, name, operands[0][0], operands[0][1], explicit=False)
+    out = args.value(None, "out")
+    if operation.operands == "none" and operation.result == "tensor":
+        return _copied_together(node, args)
+    chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
+    result = result_of(frame, node, operation, chosen, args, 1, operands, out)
+    if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
+        return result.but(zero=False)
+    return result
+
+
+SAME_MEMORY = table.VIEWS | table.VIEWS_OR_COPIES
+
+
+def _operands(operation: table.Op, args: Args) -> list[tuple[cst.CSTNode, Value]]:
+    kind = operation.operands
+    if kind == "all":
+        return [*args.positional, *args.keywords.values()]
+    if kind in ("first", "index"):
+        first = args.get(0, "input", "self", "x")
+        return [first] if first is not None else []
+    if kind == "sequence":
+        found: list[tuple[cst.CSTNode, Value]] = []
+        for operand, value in args.positional or list(args.keywords.values())[:1]:
+            if value.kind == TUPLE:
+                found += _elements_of(operand, value)
+            elif value.kind == LIST:
+                if isinstance(value.ref, tuple):
+                    found += _elements_of(operand, Value(TUPLE, items=list(value.ref)))
+                elif value.items is not None:
+                    found.append((operand, value.items))
+            else:
+                found.append((operand, value))
+        return found
+    return []
+
+
+def _copied_together(node: cst.Call, args: Args) -> Value:
+    """``pad_sequence``: tensors from anywhere are copied into one that lives where the first does."""
+    first = args.value(0)
+    each = element(first) if first is not None and first.kind in (LIST, TUPLE) else first
+    if each is not None and each.holds_tensors:
+        return tensor(each.place, each.origin, pinned=False if each.place.is_host else None)
+    return tensor(UNKNOWN_PLACE, node)
+
+
+def _elements_of(node: cst.CSTNode, value: Value) -> list[tuple[cst.CSTNode, Value]]:
+    if isinstance(node, cst.Tuple | cst.List) and len(node.elements) == len(value.items):
+        return [(item.value, v) for item, v in zip(node.elements, value.items, strict=True)]
+    return [(node, v) for v in value.items]
+
+
+def _pinned_result(name: str, place: Place, pinned: bool | None) -> bool | None:
+    """Whether what the operation ``name`` gives is page-locked, where its first operand is or not."""
+    if not place.is_host:
+        return None
+    if name in table.VIEWS:
+        return pinned
+    if name in table.VIEWS_OR_COPIES:
+        return False if pinned is False else None
+    return False  # new memory, which torch does not pin
+
+
+def result_of(
+    frame: Frame,
+    node: cst.Call,
+    operation: table.Op,
+    chosen: Value | None,
+    args: Args,
+    positional_before: int,
+    operands: list[tuple[cst.CSTNode, Value]],
+    out: Value | None = None,
+) -> Value:
+    if operation.result == "host":
+        return HOST_DATA
+    if operation.result == "none":
+        return NOTHING
+    if chosen is None:
+        if operation.result == "tuple":
+            return UNKNOWN
+        return tensor(UNKNOWN_PLACE, node) if operation.operands != "none" else UNKNOWN
+    if chosen.kind == MODULE:
+        return UNKNOWN
+    ranks = [v.zero for _, v in operands if v.holds_tensors]
+    zeros = False if False in ranks else None if None in ranks else True
+    zero = _zero_by(operation, args, positional_before, zeros)
+    place = chosen.place
+    if operation.operands == "all" and chosen.zero and any(v.kind == UNKNOWN_KIND for _, v in operands):
+        place, zero = UNKNOWN_PLACE, None
+    tail = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
+    tracked = False if tail in table.UNTRACKED else frame.tracked(v for _, v in operands)
+    pinned = _pinned_result(tail, place, chosen.pinned)
+    value = tensor(place, chosen.origin, zero=zero, attr=chosen.attr, pinned=pinned, tracked=tracked)
+    if operation.result == "tuple":
+        if operation.reduces == "no_dim" and zero:
+            return value
+        return Value(THING, place, chosen.origin, zero=zero, tracked=tracked)
+    return value
+
+
+def waits(tail: str, args: Args, offset: int) -> bool:
+    """The conditions under which a function of the table waits."""
+    if tail == "where":
+        return len(args.positional) + len(args.keywords) == 1
+    if tail == "one_hot":
+        return len(args.positional) < offset + 1 and "num_classes" not in args.keywords
+    if tail == "repeat_interleave":
+        repeats = args.value(offset, "repeats")
+        return repeats is not None and repeats.kind == TENSOR and "output_size" not in args.keywords
+    if tail == "multinomial":
+        replacement = args.get(offset + 1, "replacement")
+        return replacement is None or not is_true(replacement[0])
+    return True
+
+
+def gives_sizes(args: Args) -> bool:
+    """``view(-1, 1)``, ``reshape((n, 3))``: at least one dimension is asked for."""
+    if len(args.positional) != 1:
+        return len(args.positional) > 1
+    node = args.positional[0][0]
+    return isinstance(node, cst.Integer | cst.UnaryOperation) or (
+        isinstance(node, cst.Tuple | cst.List) and bool(node.elements)
+    )

@@ -1,0 +1,129 @@
+"""Functions of the file, called through their summaries."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import calls, copies, moves
+from devlint.flow.arguments import Args
+from devlint.flow.frame import DEFAULT_PLACE, Frame
+from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
+from devlint.flow.scope import Class, Function
+from devlint.flow.value import (
+    DATA,
+    DEVICE,
+    LOADER,
+    MODULE,
+    TENSOR,
+    THING,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    join,
+    substitute,
+    without_place,
+)
+
+
+def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver: Value | None) -> Value:
+    """Call a function of the file through its summary, its places replaced by those of the arguments."""
+    copies.may_be_done(frame)
+    if receiver is None and function.takes_self and not function.is_classmethod and args.positional:
+        receiver, args = args.positional[0][1], args._replace(positional=args.positional[1:])  # Net.forward(net, x)
+    given = given_to(node, function, args, receiver)
+    hint(function, given)
+    summary = frame.flow.summary(function, frame)
+    if summary is None or function.is_replaced:
+        return calls.unknown_call(frame, node, args)
+    places: dict[tuple[str, int], Place] = {}
+    for param in function.params:
+        name = param.name.value
+        pair = given.get(name)
+        places[(name, function.scope)] = _argument_place(frame, pair, param, args, name in summary.tensors)
+        if pair is None or pair[1].kind in (TENSOR, THING, MODULE):
+            places[(f"{name}.device", function.scope)] = places[(name, function.scope)]
+    for name, place in summary.moved.items():
+        if name in given:
+            place = places.get((place.name, place.scope), place)
+            moves.leave_moved(frame, node, *given[name], place)
+    if receiver is not None and function.cls is not None:
+        at = receiver.place
+        for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:
+            places[("self", cls.scope)] = at
+        given["self"] = (node.func, Value(MODULE, at, receiver.origin))
+    for first_node, second_node, first, second in summary.constraints:
+        a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
+        if a is None or b is None:
+            continue
+        for host_name, host, there_name, there in ((first.name, a, second.name, b), (second.name, b, first.name, a)):
+            if host.is_host and there.is_there and host_name in given and there_name in given and host_name != "self":
+                operand = given[host_name]
+                if operand[1].holds_tensors and operand[1].zero is False:
+                    frame.met(node, f"`{function.name}`", operand, given[there_name])
+    returned = substitute(summary.returns, places)
+    redirected = frame.env is not None and DEFAULT_PLACE in frame.env  # what it makes is made there
+    if (summary.captured and frame.stale(summary.captured)) or (redirected and not returned.place.is_there):
+        returned = without_place(returned)
+    if returned.kind == MODULE and returned.obj is not None:
+        # the argument that is handed back, or what each call makes anew
+        handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
+        returned = returned.but(obj=handed_in.get(returned.obj, node))
+    return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
+
+
+def given_to(
+    node: cst.Call, function: Function, args: Args, receiver: Value | None
+) -> dict[str, tuple[cst.BaseExpression, Value]]:
+    """The arguments by the names of the parameters they are for."""
+    params = function.positional
+    if function.takes_self and params and (receiver is not None or function.is_classmethod):
+        params = params[1:]
+    positional = args.positional
+    if args.starred:  # behind `*xs` nobody knows which parameter comes next
+        stars = [position for position, arg in enumerate(node.args) if arg.star == "*"]
+        positional = positional[: stars[0] + 1] if stars else positional
+    given = {param.name.value: pair for param, pair in zip(params, positional, strict=False)}
+    given.update(args.keywords)
+    return given
+
+
+def hint(function: Function, given: dict[str, tuple[cst.BaseExpression, Value]]) -> None:
+    """Callers tell what parameters are that nothing else tells."""
+    for name, (_, value) in given.items():
+        if value.kind == LOADER and value.place.is_host:
+            function.loaders[name] = join(function.loaders.get(name, value), value)
+    hints = {
+        name: "elsewhere" if v.place.is_host else "there"
+        for name, (_, v) in given.items()
+        if v.kind == TENSOR or _is_output(v)
+    }
+    if not hints:
+        return
+    todo = [function]
+    if function.cls is not None:
+        todo += [m for c in function.cls.subclasses if (m := c.methods.get(function.name)) is not None]
+    for each in todo:
+        for name, where in hints.items():
+            each.hints[name] = where if each.hints.get(name, where) == where else "elsewhere"
+
+
+def _is_output(value: Value) -> bool:
+    return value.kind == THING and isinstance(value.origin, cst.Param)
+
+
+def _argument_place(
+    frame: Frame, pair: tuple[cst.BaseExpression, Value] | None, param: cst.Param, args: Args, is_tensor: bool
+) -> Place:
+    if pair is not None:
+        value = pair[1]
+        if is_tensor and not value.holds_tensors:
+            return UNKNOWN_PLACE  # a number, say: where the result lives is for others to tell
+        if value.kind in (DEVICE, DATA) or (value.kind == UNKNOWN_KIND and isinstance(pair[0], cst.BaseExpression)):
+            return frame.device_place(value, pair[0])
+        return value.place
+    if args.starred:
+        return UNKNOWN_PLACE
+    default = param.default
+    if isinstance(default, cst.SimpleString):
+        return from_string(str(default.evaluated_value))
+    return UNKNOWN_PLACE

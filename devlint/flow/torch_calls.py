@@ -1,0 +1,134 @@
+"""Functions and classes of torch, by what the table says of them."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow import copies, factories, loaders, modules, operations, optimizers
+from devlint.flow import torch_table as table
+from devlint.flow.arguments import Args, is_false
+from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Frame
+from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
+from devlint.flow.value import (
+    ANY_DTYPE,
+    CONTEXT,
+    DEVICE,
+    GENERATOR,
+    HOST_DATA,
+    INSTANCE,
+    NONE,
+    NOTHING,
+    OBJECT,
+    THING,
+    UNKNOWN,
+    Value,
+    tensor,
+)
+
+
+def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """A function or class of torch, by the tables."""
+    factory = table.FACTORIES.get(name)
+    if factory is not None:
+        return factories.make(frame, node, name, factory, args)
+    operation = table.FUNCTIONS.get(name)
+    if operation is not None:
+        return operations.call(frame, node, name, operation, args)
+    fact = table.MODULES.get(name)
+    if fact is not None:
+        return modules.build(frame, node, name, fact, args)
+    if name in table.LIKE:
+        given = args.get(None, "device")
+        first = args.value(0, "input") or UNKNOWN
+        place = frame.device_place(given[1], given[0]) if given is not None and given[1].kind != NONE else first.place
+        pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
+        return tensor(place, node, zero=first.zero, pinned=pinned, tracked=factories._asked_to_track(args))
+    if name in table.KEEPING:
+        return factories.keep(frame, node, args)
+    factory = table.HOST_FACTORIES.get(name)
+    if factory is not None:
+        if frame.flow.default_type_set:
+            return tensor(UNKNOWN_PLACE, node)
+        place = HOST
+        first = args.value(0)
+        if first is not None and first.holds_tensors and first.place.is_there:
+            place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
+        return tensor(place, node, pinned=False, tracked=False)
+    if name in table.DEVICE_TYPED:
+        return tensor(Place("fixed", "cuda"), node)
+    if name in table.WRAPPERS:
+        return factories.wrap(node, name, args)
+    if name in table.OPTIMIZERS:
+        return optimizers.build(frame, node, name, args)
+    if name in table.LOADERS:
+        return loaders.build(frame, node, name, args)
+    if name in table.DATASETS:
+        chosen = frame.meet(node, args.positional, "a dataset") if "TensorDataset" in name else None
+        return Value(THING, chosen.place, chosen.origin, ref="dataset") if chosen is not None else UNKNOWN
+    return _torch_rest(frame, node, name, args)
+
+
+def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    tail = name.rpartition(".")[2]
+    if name == "torch.device":
+        given = args.get(0, "type", "device")
+        place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
+        index = args.get(1, "index")
+        if index is not None and place.kind == "fixed" and ":" not in place.name and index[1].kind != NONE:
+            number = index[0].value if isinstance(index[0], cst.Integer) else ""
+            place = Place("fixed", f"{place.name}:{number}") if number else SOMEWHERE
+        return Value(DEVICE, place if place.is_known else SOMEWHERE, node, ref=OBJECT)
+    if name in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad"):
+        return Value(CONTEXT, ref=name)
+    if name == "torch.set_grad_enabled":
+        given = args.get(0, "mode")
+        if frame.env is not None and given is not None:  # at once, whether or not it is used in a `with`
+            frame.env[NO_GRAD] = HOST_DATA if is_false(given[0]) else UNKNOWN
+        return Value(CONTEXT, ref=name)
+    if name == "torch.save" and args.positional:
+        copies.read(frame, node, args.positional[0][1])
+    if name.endswith(".autocast") or name.startswith("torch.cuda.amp"):
+        return Value(CONTEXT, ref=name)
+    if name in ("torch.cuda.device", "torch.cuda.stream", "torch.cuda.device_of", "torch.profiler.profile"):
+        return Value(CONTEXT, ref=name)
+    if name == "torch.get_default_device":
+        return Value(DEVICE, frame.default_place(), node)
+    if name == "torch.set_default_device":
+        given = args.get(0, "device")
+        place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE
+        if frame.env is not None and not frame.dead:
+            frame.env[DEFAULT_PLACE] = Value(DEVICE, place)
+        return NOTHING
+    if name == "torch.accelerator.current_accelerator":
+        return Value(DEVICE, SOMEWHERE, node, ref=OBJECT)
+    if name == "torch.Generator":
+        given = args.get(0, "device")
+        return Value(GENERATOR, frame.device_place(given[1], given[0]) if given is not None else HOST, node)
+    if name == "torch.manual_seed":
+        return Value(GENERATOR, HOST, node)
+    if name in ("torch.load", "torch.hub.load_state_dict_from_url"):
+        given = args.get(1 if name == "torch.load" else None, "map_location")
+        if given is None:
+            return UNKNOWN
+        place = frame.device_place(given[1], given[0])
+        return Value(THING, place, node, ref="moved") if place.is_known else UNKNOWN
+    if name in ("torch.cuda.is_available", "torch.is_grad_enabled", "torch.get_default_dtype", "torch.get_rng_state"):
+        return HOST_DATA if tail != "get_default_dtype" else ANY_DTYPE
+    if name.startswith("torch.distributions.") and name in table.DISTRIBUTIONS:
+        chosen = frame.meet(node, args.all, "a distribution")
+        return Value(INSTANCE, chosen.place if chosen is not None else UNKNOWN_PLACE, node, text="distribution")
+    if name in ("torch.nn.parallel.DataParallel", "torch.nn.DataParallel") or tail in (
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+    ):
+        return modules.wrapped(args, node)
+    if name in ("torch.compile", "torch.jit.script", "torch.jit.trace", "torch.quantization.QuantWrapper"):
+        return args.value(0, "model") or UNKNOWN
+    if name.startswith("torch.cuda."):
+        return HOST_DATA if tail in ("device_count", "memory_allocated", "max_memory_allocated") else UNKNOWN
+    if tail in _DTYPE_FUNCTIONS:
+        return HOST_DATA
+    return UNKNOWN
+
+
+_DTYPE_FUNCTIONS = frozenset({"Size", "finfo", "iinfo", "is_tensor"})
