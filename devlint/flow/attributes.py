@@ -56,7 +56,8 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         return frame.flow.named(qualified)
     if kind == TENSOR or kind == THING:
         if attr == "device":
-            is_torchs = base.origin in frame.facts.moves or (kind == TENSOR and _is_torchs(frame, base))
+            move = frame.facts.moves.get(base.origin)  # x = x.to(device): torch's own spelling
+            is_torchs = (move is not None and move.how == "to") or (kind == TENSOR and _is_torchs(frame, base))
             return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if is_torchs else None)
         if attr == "dtype":
             return ANY_DTYPE
