@@ -169,3 +169,10 @@ def test_a_run_from_the_cache_needs_neither_parser_nor_rich(text: str, tmp_path:
     arguments = ["check", "--isolated", "--cache-dir", str(tmp_path / "cache"), "--output-format", "concise", "a.py"]
     assert "libcst" in _modules_after(arguments, tmp_path)
     assert not _modules_after(arguments, tmp_path) & {"libcst", "rich", "torch", "multiprocessing"}
+
+
+def test_the_readme_lists_every_rule_with_its_group_and_summary() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name, rule in docs.rules().items():
+        if name not in engine.BUILT_IN:
+            assert f"| `{name}` | {rule.group} | {rule.summary.rstrip('.')} |" in readme
