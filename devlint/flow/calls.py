@@ -148,16 +148,19 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
     if kind == THING:
         # something moved by `.to()` that is called: a module, or a pipeline, which may give arrays and images
         called = frame.key(node.func) or ""
-        is_module = hypothesis.MODEL_NAME.match(called.rpartition(".")[2]) or (
-            any(_has_tensors(frame.values.get(arg.value, UNKNOWN)) for arg in node.args)
-            and not hypothesis.PIPELINE_NAME.search(called)
-        )
-        return Value(THING, value.place, node) if is_module else UNKNOWN
+        named = hypothesis.MODEL_NAME.match(called.rpartition(".")[2]) is not None
+        given = [frame.values.get(arg.value, UNKNOWN) for arg in node.args]
+        fed = any(_has_tensors(each) or (named and each.kind not in _NO_TENSORS) for each in given)
+        is_pipeline = hypothesis.PIPELINE_NAME.search(called) is not None
+        return Value(THING, value.place, node) if fed and not is_pipeline else UNKNOWN
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
         if method is not None:
             return project_calls.call(frame, node, method, args, receiver=value)
     return unknown_call(frame, node, args)
+
+
+_NO_TENSORS = frozenset({DATA, ARRAY, NONE, DTYPE, DEVICE, GENERATOR})
 
 
 def _has_tensors(value: Value) -> bool:
