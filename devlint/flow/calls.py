@@ -28,14 +28,20 @@ from devlint.flow.frame import Frame
 from devlint.flow.place import HOST
 from devlint.flow.scope import Function
 from devlint.flow.value import (
+    ARRAY,
     CLASS,
+    DATA,
+    DEVICE,
     DICT,
+    DTYPE,
     FUNCTION,
+    GENERATOR,
     HOST_DATA,
     INSTANCE,
     LIST,
     MODULE,
     NAME,
+    NONE,
     PARTIAL,
     SELF,
     SUPER,
