@@ -104,12 +104,13 @@ class OptimizerBeforeMove(Rule):
             return None  # if cuda: model.cuda()
         if not isinstance(block, cst.Module | cst.IndentedBlock):
             return None  # if cuda: optimizer = ...; model.cuda()
-        if len(built.body) > 1 or not self._is_move(moved, fact):
+        module = self._moved_by(moved, fact)
+        if len(built.body) > 1 or module is None:
             return None
         first, last = block.body.index(built), block.body.index(moved)
         if first > last:
             return None  # in a loop, the move of a later round
-        if not self._may_pass(moved, built, list(block.body[first + 1 : last]), fact.move.func.value):
+        if not self._may_pass(moved, built, list(block.body[first + 1 : last]), module):
             return None
         start, end = self._lines(moved)
         above, _ = self._lines(built)
@@ -123,17 +124,17 @@ class OptimizerBeforeMove(Rule):
             safe=False,
         )
 
-    def _is_move(self, line: cst.SimpleStatementLine, fact: BuiltBeforeMove) -> bool:
-        """``model.to(device)`` or ``model = model.to(device)``, and nothing else on the line."""
+    def _moved_by(self, line: cst.SimpleStatementLine, fact: BuiltBeforeMove) -> cst.BaseExpression | None:
+        """``model`` in ``model.to(device)`` or ``model = model.to(device)``, with nothing else on the line."""
         statement = line.body[0]
         if len(line.body) > 1 or not isinstance(statement, cst.Expr | cst.Assign) or statement.value is not fact.move:
-            return False
+            return None
         func = fact.move.func
         if not isinstance(func, cst.Attribute) or self.code(func.value) != fact.module:
-            return False
-        return isinstance(statement, cst.Expr) or (
-            len(statement.targets) == 1 and self.code(statement.targets[0].target) == fact.module
-        )
+            return None
+        if isinstance(statement, cst.Assign) and [self.code(t.target) for t in statement.targets] != [fact.module]:
+            return None
+        return func.value
 
     def _may_pass(
         self, moved: cst.SimpleStatementLine, built: cst.SimpleStatementLine, between: list, module: cst.CSTNode

@@ -53,7 +53,7 @@ class Summary:
     """
 
     returns: Value
-    constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = field(default_factory=list)
+    constraints: list[tuple[Place, Place]] = field(default_factory=list)
     moved: dict[str, Place] = field(default_factory=dict)
     tensors: frozenset[str] = frozenset()
     captured: Env = field(default_factory=dict)
@@ -236,9 +236,10 @@ class Flow:
                 self.evaluate_class(function.cls)
                 if function.summary is not None:
                     return function.summary
-            frame = Frame(self, function, {}, self._closures(function, caller))
+            env: Env = {}
+            frame = Frame(self, function, env, self._closures(function, caller))
             frame.bind_parameters()
-            tensors = frozenset(name for name, value in frame.env.items() if value.holds_tensors)
+            tensors = frozenset(name for name, value in env.items() if value.holds_tensors)
             frame.redirect_by_decorator()
             execute_block(frame, function.node.body)
             returned = frame.returns
@@ -329,7 +330,7 @@ class Flow:
         """Whether the code, not only a comment, names this."""
         if word not in self.source.text:
             return False
-        return any(name.value == word for name in self.source.nodes_named("Name"))
+        return any(name.value == word for name in self.source.nodes_of(cst.Name))
 
 
 def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:

@@ -8,15 +8,18 @@ import libcst as cst
 
 from devlint.flow.value import Value
 
+#: An argument, or what an operation is done with: the expression, and what it is.
+Operand = tuple[cst.BaseExpression, Value]
+
 
 class Args(NamedTuple):
     """A call's arguments, evaluated. ``starred``: some come from ``*xs`` or ``**kw`` and are not known."""
 
-    positional: list[tuple[cst.BaseExpression, Value]]
-    keywords: dict[str, tuple[cst.BaseExpression, Value]]
+    positional: list[Operand]
+    keywords: dict[str, Operand]
     starred: bool
 
-    def get(self, position: int | None, *names: str) -> tuple[cst.BaseExpression, Value] | None:
+    def get(self, position: int | None, *names: str) -> Operand | None:
         for name in names:
             found = self.keywords.get(name)
             if found is not None:
@@ -30,7 +33,7 @@ class Args(NamedTuple):
         return None if found is None else found[1]
 
     @property
-    def all(self) -> list[tuple[cst.BaseExpression, Value]]:
+    def all(self) -> list[Operand]:
         return [*self.positional, *self.keywords.values()]
 
 

@@ -32,14 +32,10 @@ from devlint.flow.value import (
 )
 
 _TENSOR_DATA_ATTRIBUTES = frozenset(
-    "shape ndim is_cuda requires_grad is_leaf layout is_sparse is_quantized names nbytes itemsize is_meta is_mps is_xpu "
-    "grad_fn _version output_nr is_cpu".split()
+    "shape ndim is_cuda requires_grad is_leaf layout is_sparse is_quantized names nbytes itemsize is_meta is_mps "
+    "is_xpu grad_fn _version output_nr is_cpu".split()
 )
-
-
 _TENSOR_TENSOR_ATTRIBUTES = frozenset("T H mT mH data grad real imag".split())
-
-
 _DTYPES = frozenset(
     "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 uint8 short long bool complex64 "
     "complex128 cfloat cdouble float8_e4m3fn float8_e5m2 uint16 uint32 uint64 qint8 quint8".split()
@@ -54,9 +50,11 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         if base.ref == "torch" and attr in _DTYPES:
             return ANY_DTYPE
         return frame.flow.named(qualified)
-    if kind == TENSOR or kind == THING:
+    if kind in (TENSOR, THING):
         if attr == "device":
-            move = frame.facts.moves.get(base.origin)  # x = x.to(device): torch's own spelling
+            move = (
+                frame.facts.moves.get(base.origin) if base.origin is not None else None
+            )  # x = x.to(device): torch's own spelling
             is_torchs = (move is not None and move.how == "to") or (kind == TENSOR and _is_torchs(frame, base))
             return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if is_torchs else None)
         if attr == "dtype":

@@ -28,24 +28,23 @@ from devlint.flow.value import (
 
 def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.CSTNode | None = None) -> None:
     """Give a target its value: a name, an attribute, an item, or several of them unpacked."""
-    kind = type(target)
     env = frame.env
     if env is None:
         return
     frame.values[target] = value
-    if kind is cst.Name:
+    if type(target) is cst.Name:
         name = target.value
         frame.forget(name)
         env[name] = _named_value(frame, name, value, target)
         if name in (frame.scope.globals_written if frame.function is None else frame.function.shared):
             env[name] = written_elsewhere(env[name])
-    elif kind is cst.Attribute:
+    elif type(target) is cst.Attribute:
         _bind_attribute(frame, target, value, statement)
-    elif kind is cst.Subscript:
+    elif type(target) is cst.Subscript:
         _bind_item(frame, target, value, env)
-    elif kind is cst.Tuple or kind is cst.List:
+    elif type(target) is cst.Tuple or type(target) is cst.List:
         _unpack(frame, target, value, statement)
-    elif kind is cst.StarredElement:
+    elif type(target) is cst.StarredElement:
         bind(frame, target.value, Value(LIST, items=element(value)), statement)
 
 
@@ -101,10 +100,10 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
     for item in target.slice:
         if type(item.slice) is cst.Index:
             index = expressions.evaluate(frame, item.slice.value)
-            if base.kind == TENSOR and index.kind == TENSOR and index.zero is False:
-                if base.place.is_host and index.place.is_there:
-                    frame.met(target, "indexing", (target.value, base), (item.slice.value, index))
-        else:
+            by_tensor = base.kind == TENSOR and index.kind == TENSOR and index.zero is False
+            if by_tensor and base.place.is_host and index.place.is_there:
+                frame.met(target, "indexing", (target.value, base), (item.slice.value, index))
+        elif type(item.slice) is cst.Slice:
             for bound in (item.slice.lower, item.slice.upper, item.slice.step):
                 if bound is not None:
                     expressions.evaluate(frame, bound)

@@ -27,15 +27,12 @@ from devlint.flow.value import (
 )
 
 _READS = frozenset({"int", "float", "bool", "complex"})
-
-
 _UNKNOWN_RESULT = frozenset(
     {"vars", "locals", "globals", "eval", "object", "slice", "memoryview", "bytes", "bytearray"}
 )
-
-
 _ON_HOST = frozenset(
-    "len range isinstance issubclass hasattr id hash ord chr type callable hex bin oct divmod input open vars dir".split()
+    "len range isinstance issubclass hasattr id hash ord chr type callable hex bin oct divmod input open vars "
+    "dir".split()
 )
 
 

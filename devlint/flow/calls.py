@@ -23,7 +23,7 @@ from devlint.flow import (
     torch_calls,
 )
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args
+from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST
 from devlint.flow.scope import Function
@@ -69,8 +69,7 @@ def call(frame: Frame, node: cst.Call) -> Value:
 
 def _call(frame: Frame, node: cst.Call) -> Value:
     func = node.func
-    kind = type(func)
-    if kind is cst.Attribute:
+    if type(func) is cst.Attribute:
         receiver = expressions.evaluate(frame, func.value)
         name = func.attr.value
         known = None
@@ -87,10 +86,10 @@ def _call(frame: Frame, node: cst.Call) -> Value:
                 return _named_call(frame, node, value.ref, arguments(frame, node))
             return call_value(frame, node, value, arguments(frame, node))
         return methods.call(frame, node, func, receiver, name)
-    if kind is cst.Name:
+    if type(func) is cst.Name:
         name = func.value
-        value = frame.lookup(name)
-        if value is None:
+        bound = frame.lookup(name)
+        if bound is None:
             qualified = frame.scope.imports.get(name)
             if qualified is not None:
                 return _named_call(frame, node, qualified, arguments(frame, node))
@@ -101,14 +100,15 @@ def _call(frame: Frame, node: cst.Call) -> Value:
             if name == "super":
                 return Value(SUPER, frame.self_place, ref=frame.cls)
             return builtin_calls.call(frame, node, name, arguments(frame, node))
-        frame.values[func] = value
-        return call_value(frame, node, value, arguments(frame, node))
+        frame.values[func] = bound
+        return call_value(frame, node, bound, arguments(frame, node))
     return call_value(frame, node, expressions.evaluate(frame, func), arguments(frame, node))
 
 
 def arguments(frame: Frame, node: cst.Call) -> Args:
-    positional: list[tuple[cst.BaseExpression, Value]] = []
-    keywords: dict[str, tuple[cst.BaseExpression, Value]] = {}
+    """Evaluate the arguments of a call."""
+    positional: list[Operand] = []
+    keywords: dict[str, Operand] = {}
     starred = False
     for arg in node.args:
         value = expressions.evaluate(frame, arg.value)
@@ -138,7 +138,6 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
     if kind == FUNCTION:
         if isinstance(value.ref, Function):
             return project_calls.call(frame, node, value.ref, args, receiver=value.items)
-
         return expressions.call_lambda(frame, value.ref, args)
     if kind == PARTIAL:
         first: Args = value.items
@@ -213,13 +212,13 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name in ("copy.deepcopy", "copy.copy"):
         value = args.value(0) or UNKNOWN
         return value.but(obj=node) if value.kind == MODULE else value
-    if name.rpartition(".")[2] in ("tqdm", "trange", "track") or name in ("itertools.cycle",):
+    if name.rpartition(".")[2] in ("tqdm", "trange", "track") or name == "itertools.cycle":
         return args.value(0, "iterable") or HOST_DATA
     if name == "itertools.islice":
         return args.value(0) or UNKNOWN
     if name == "itertools.chain":
-        found = [v for _, v in args.positional]
-        return found[0] if len(found) == 1 else Value(TUPLE, items=found)
+        chained = [v for _, v in args.positional]
+        return chained[0] if len(chained) == 1 else Value(TUPLE, items=chained)
     if name.startswith(("math.", "random.", "os.", "time.", "json.", "re.", "collections.OrderedDict", "pathlib.")):
         if name.startswith("math."):
             for operand, value in args.positional:
@@ -231,7 +230,7 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     found = arrays.library_call(frame, node, name, args)
     if found is not None:
         return found
-    if name.startswith("torchvision.models.") or name.startswith("timm.create_model"):
+    if name.startswith(("torchvision.models.", "timm.create_model")):
         return Value(MODULE, HOST, node, ref=name, obj=node)
     if name == "accelerate.Accelerator":
         return Value(INSTANCE, ref=None, text="accelerator")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import libcst as cst
 
 from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis
-from devlint.flow.arguments import Args
+from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.value import (
     ARRAY,
@@ -77,13 +78,13 @@ def _attribute(frame: Frame, node: cst.Attribute) -> Value:
 
 def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     base = evaluate(frame, node.value)
-    indices: list[tuple[cst.BaseExpression, Value]] = []
+    indices: list[Operand] = []
     sliced = False
     for item in node.slice:
         part = item.slice
         if type(part) is cst.Index:
             indices.append((part.value, evaluate(frame, part.value)))
-        else:
+        elif type(part) is cst.Slice:
             sliced = True
             for bound in (part.lower, part.upper, part.step):
                 if bound is not None:
@@ -132,9 +133,7 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     return base if arrays.is_axes(base) else UNKNOWN
 
 
-def _index_tensor(
-    frame: Frame, node: cst.Subscript, base: Value, indices: list[tuple[cst.BaseExpression, Value]], sliced: bool
-) -> Value:
+def _index_tensor(frame: Frame, node: cst.Subscript, base: Value, indices: list[Operand], sliced: bool) -> Value:
     for index_node, index in indices:
         if index.kind != TENSOR or index.zero is not False:
             continue
@@ -202,10 +201,10 @@ def _formatted(frame: Frame, node: cst.FormattedString) -> Value:
                 for spec in part.format_spec:
                     if type(spec) is cst.FormattedStringExpression:
                         evaluate(frame, spec.expression)
-        else:
+        elif type(part) is cst.FormattedStringText:
             text += part.value
     # f"cuda:{rank}" is an accelerator, whichever
-    if text.startswith("cuda") or text.startswith("npu") or text.startswith("xpu"):
+    if text.startswith(("cuda", "npu", "xpu")):
         return Value(DATA, HOST_DATA.place, text="cuda", ref="choice")
     return HOST_DATA
 
@@ -235,9 +234,9 @@ _STRICT_OPERATORS = (cst.MatrixMultiply, cst.MatrixMultiplyAssign)
 def operate(
     frame: Frame,
     node: cst.CSTNode,
-    left_node: cst.CSTNode,
+    left_node: cst.BaseExpression,
     left: Value,
-    right_node: cst.CSTNode,
+    right_node: cst.BaseExpression,
     right: Value,
     operator: type,
 ) -> Value:
@@ -427,18 +426,17 @@ def _dict(frame: Frame, node: cst.Dict) -> Value:
     items: dict[str, Value] = {}
     for item in node.elements:
         value = evaluate(frame, item.value)
-        if type(item) is cst.StarredDictElement:
-            if value.kind == DICT:
-                items.update(value.items)
+        if type(item) is cst.DictElement:
+            evaluate(frame, item.key)
+            key = constant_key(item.key)
+            if key is None:
+                items["*"] = join(items["*"], value) if "*" in items else value
             else:
-                items["*"] = UNKNOWN
-            continue
-        evaluate(frame, item.key)
-        key = constant_key(item.key)
-        if key is None:
-            items["*"] = join(items["*"], value) if "*" in items else value
+                items[key] = value
+        elif value.kind == DICT:
+            items.update(value.items)
         else:
-            items[key] = value
+            items["*"] = UNKNOWN
     return Value(DICT, items=items)
 
 
@@ -453,7 +451,7 @@ def _comprehension(frame: Frame, node: cst.ListComp | cst.GeneratorExp | cst.Set
             for condition in clause.ifs:
                 frame.truth_tested(condition.test, evaluate(frame, condition.test))
             clause = clause.inner_for_in
-        if type(node) is cst.DictComp:
+        if isinstance(node, cst.DictComp):
             evaluate(frame, node.key)
             return Value(DICT, items={"*": evaluate(frame, node.value)})
         elt = evaluate(frame, node.elt)
@@ -521,14 +519,15 @@ def _await(frame: Frame, node: cst.Await) -> Value:
 
 def _yield(frame: Frame, node: cst.Yield) -> Value:
     if node.value is not None:
-        value = node.value.item if type(node.value) is cst.From else node.value
-        given = evaluate(frame, value)
-        frame.returns.append(Value(LIST, items=given) if type(node.value) is not cst.From else given)
+        if isinstance(node.value, cst.From):
+            frame.returns.append(evaluate(frame, node.value.item))
+        else:
+            frame.returns.append(Value(LIST, items=evaluate(frame, node.value)))
     copies.may_be_done(frame)
     return UNKNOWN
 
 
-_HANDLERS: dict[type, Callable[[Frame, cst.BaseExpression], Value]] = {
+_HANDLERS: dict[type, Callable[[Frame, Any], Value]] = {
     cst.Name: _name,
     cst.Attribute: _attribute,
     cst.Subscript: _subscript,

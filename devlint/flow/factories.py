@@ -86,6 +86,26 @@ def _is_number(args: Args, data: Value) -> bool:
     return data.text == "number"
 
 
+def like(frame: Frame, node: cst.Call, args: Args) -> Value:
+    """``zeros_like`` and its kin: follows its first argument unless ``device=`` is given."""
+    given = args.get(None, "device")
+    first = args.value(0, "input") or UNKNOWN
+    place = frame.device_place(given[1], given[0]) if given is not None and given[1].kind != NONE else first.place
+    pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
+    return tensor(place, node, zero=first.zero, pinned=pinned, tracked=_asked_to_track(args))
+
+
+def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """``from_numpy``, ``FloatTensor(...)``: on the host, whatever the default device."""
+    if frame.flow.default_type_set:
+        return tensor(UNKNOWN_PLACE, node)
+    place = HOST
+    first = args.value(0)
+    if first is not None and first.holds_tensors and first.place.is_there:
+        place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
+    return tensor(place, node, pinned=False, tracked=False)
+
+
 def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
     """``as_tensor`` and ``asarray``: a tensor stays where it is unless ``device=`` is given."""
     given = args.get(None, "device")
@@ -103,6 +123,7 @@ def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
 
 
 def wrap(node: cst.Call, name: str, args: Args) -> Value:
+    """``Parameter``, ``Buffer``, ``Variable``: the tensor they are given, where it is."""
     value = args.value(0, "data") or UNKNOWN
     is_parameter = name.endswith("Parameter")
     asked = args.get(None if name.endswith("Variable") else 1, "requires_grad")

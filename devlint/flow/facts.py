@@ -60,9 +60,9 @@ class Meeting:
 
     node: cst.CSTNode
     what: str
-    host_node: cst.CSTNode
+    host_node: cst.BaseExpression
     host: Value
-    there_node: cst.CSTNode
+    there_node: cst.BaseExpression
     there: Value
 
 
@@ -95,7 +95,7 @@ class ArrayUse:
 
 @dataclass(eq=False)
 class BuiltBeforeMove:
-    """An optimizer was built by ``optimizer`` from parameters of a module on the host, and used once ``move`` had moved it.
+    """An optimizer was built by ``optimizer`` from a module on the host, and used once ``move`` had moved that.
 
     ``module`` is what the module is called there. ``state``: how and where the optimizer got state before the move,
     as (``built``, ``loaded`` or ``stepped``, node).
@@ -115,7 +115,7 @@ class Facts:
     moves: dict[cst.CSTNode, Move] = field(default_factory=dict)
     copies: dict[cst.CSTNode, Copy] = field(default_factory=dict)
     early_reads: dict[cst.CSTNode, EarlyRead] = field(default_factory=dict)
-    meetings: dict[tuple[cst.CSTNode, cst.CSTNode | None], Meeting] = field(default_factory=dict)
+    meetings: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
     array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)
     built_before_move: dict[cst.CSTNode, BuiltBeforeMove] = field(default_factory=dict)

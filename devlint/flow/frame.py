@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from devlint.flow import copies, hypothesis
 from devlint.flow import torch_table as table
+from devlint.flow.arguments import Operand
 from devlint.flow.facts import Meeting, Wait
 from devlint.flow.place import (
     CANNOT_TELL,
@@ -64,7 +65,8 @@ NO_GRAD = "<no grad>"
 _MAYBE_SCALARS = frozenset("timestep step i idx index k sigma scale weight alpha beta gamma eps lr value".split())
 #: In ``forward``, reading one of these says tensor (elsewhere it may be numpy's).
 _ARRAY_ATTRIBUTES = frozenset(
-    "[,] size shape device dtype view reshape transpose mean sum std var max min to t T repeat ndim pow sqrt abs exp log".split()
+    "[,] size shape device dtype view reshape transpose mean sum std var max min to t T repeat ndim pow sqrt abs exp "
+    "log".split()
 )
 _FORWARD_NAMES = frozenset(
     "x y z h input inputs feat feats feature features hidden hidden_states image images img imgs logits latent latents "
@@ -107,7 +109,7 @@ class Frame:
         self.conditional = 0  # inside a branch that may not run
         self.returns: list[Value] = []
         self.at_return: Env | None = None  # the variables as they are where the function returns
-        self.constraints: list[tuple[cst.CSTNode, cst.CSTNode, Place, Place]] = []
+        self.constraints: list[tuple[Place, Place]] = []
         self.loops: list[tuple[list[Env], list[Env]]] = []
         self.nested: list[Function] = []
         self.moved: dict[str, Place] = {}  # parameters that are modules, and where the function moves them
@@ -143,13 +145,12 @@ class Frame:
 
     def key(self, node: cst.BaseExpression) -> str | None:
         """``a``, ``self.x`` or ``batch['y']``: what a plain path of names is known by in ``env``."""
-        kind = type(node)
-        if kind is cst.Name:
+        if type(node) is cst.Name:
             return node.value
-        if kind is cst.Attribute:
+        if type(node) is cst.Attribute:
             base = self.key(node.value)
             return None if base is None else f"{base}.{node.attr.value}"
-        if kind is cst.Subscript and len(node.slice) == 1 and type(node.slice[0].slice) is cst.Index:
+        if type(node) is cst.Subscript and len(node.slice) == 1 and type(node.slice[0].slice) is cst.Index:
             index = node.slice[0].slice.value
             if type(index) is cst.SimpleString or type(index) is cst.Integer:
                 base = self.key(node.value)
@@ -162,7 +163,7 @@ class Frame:
         if env is None or not self.flow.has_paths:
             return
         dot, bracket = name + ".", name + "["
-        for key in [k for k in env if k.startswith(dot) or k.startswith(bracket)]:
+        for key in [k for k in env if k.startswith((dot, bracket))]:
             del env[key]
 
     def change(self, old: Value, key: str | None, new: Value) -> None:
@@ -179,7 +180,9 @@ class Frame:
     def shake(self) -> None:
         """Code that is not seen here may have bound any variable anew: ``exec(open(path).read())``."""
         env = self.env
-        for name, value in (env or {}).items():
+        if env is None:
+            return
+        for name, value in env.items():
             if value.kind == DATA and value.text is not None and hypothesis.names_device(name):
                 env[name] = Value(DEVICE, self.symbol(name))
             elif value.kind == DATA:
@@ -279,14 +282,12 @@ class Frame:
     def silent(self) -> bool:
         return self.dead > 0
 
-    def meet(
-        self, node: cst.CSTNode, operands: list[tuple[cst.CSTNode, Value]], what: str, *, strict: bool = False
-    ) -> Value | None:
+    def meet(self, node: cst.CSTNode, operands: Sequence[Operand], what: str, *, strict: bool = False) -> Value | None:
         """The operands of one operation come together; gives the operand that tells where the result lives."""
-        there: tuple[cst.CSTNode, Value] | None = None
-        host: tuple[cst.CSTNode, Value] | None = None
-        other: tuple[cst.CSTNode, Value] | None = None
-        zero: tuple[cst.CSTNode, Value] | None = None
+        there: Operand | None = None
+        host: Operand | None = None
+        other: Operand | None = None
+        zero: Operand | None = None
         for operand in operands:
             value = operand[1]
             if value.kind != TENSOR and value.kind != THING and value.kind != MODULE:
@@ -316,26 +317,21 @@ class Frame:
         chosen = there or other or host or zero
         return None if chosen is None else chosen[1]
 
-    def met(
-        self,
-        node: cst.CSTNode,
-        what: str,
-        host: tuple[cst.CSTNode, Value],
-        there: tuple[cst.CSTNode, Value],
-    ) -> None:
+    def met(self, node: cst.CSTNode, what: str, host: Operand, there: Operand) -> None:
+        """An operand on the host meets one on a device, in an operation that refuses that."""
         if self.dead:
             return
         key = (node, host[0])
         if key not in self.facts.meetings:
             self.facts.meetings[key] = Meeting(node, what, host[0], host[1], there[0], there[1])
 
-    def constrain(self, a: tuple[cst.CSTNode, Value], b: tuple[cst.CSTNode, Value]) -> None:
+    def constrain(self, a: Operand, b: Operand) -> None:
         """Two values must be at one place; a caller that knows both may see that they are not."""
         if self.dead or self.conditional or self.function is None:
             return
         scopes = {self.function.scope, self.cls.scope if self.cls is not None else 0}
         if a[1].place.scope in scopes and b[1].place.scope in scopes and a[1].place != b[1].place:
-            self.constraints.append((a[0], b[0], a[1].place, b[1].place))
+            self.constraints.append((a[1].place, b[1].place))
 
     def wait(self, node: cst.CSTNode, what: str, operand: cst.BaseExpression, value: Value, explicit: bool) -> None:
         if not value.place.is_there:
@@ -575,4 +571,4 @@ def parameters_in(value: Value) -> list[Value]:
     return []
 
 
-__all__ = ["DEFAULT_PLACE", "DIFFERENT", "NO_GRAD", "NONE", "Env", "Frame", "parameters_in"]
+__all__ = ["DEFAULT_PLACE", "DIFFERENT", "NONE", "NO_GRAD", "Env", "Frame", "parameters_in"]

@@ -55,11 +55,10 @@ def numbers_device(name: str) -> bool:
 
 def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
     """Whether a test holds under the hypothesis; ``None`` where it does not say."""
-    kind = type(test)
-    if kind is cst.UnaryOperation and isinstance(test.operator, cst.Not):
+    if type(test) is cst.UnaryOperation and isinstance(test.operator, cst.Not):
         inner = truth(frame, test.expression)
         return None if inner is None else not inner
-    if kind is cst.BooleanOperation:
+    if type(test) is cst.BooleanOperation:
         left, right = truth(frame, test.left), truth(frame, test.right)
         if isinstance(test.operator, cst.And):
             if left is False or right is False:
@@ -68,13 +67,13 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
         if left is True or right is True:
             return True
         return False if left is False and right is False else None
-    if kind is cst.Name:
+    if type(test) is cst.Name:
         if test.value == "True" or test.value == "False":
             return test.value == "True"
         if test.value in ("TYPE_CHECKING",):
             return False
         return _flag(frame, test.value, frame.values.get(test))
-    if kind is cst.Attribute:
+    if type(test) is cst.Attribute:
         attr = test.attr.value
         if attr == "is_cuda":
             value = frame.values.get(test.value)
@@ -82,14 +81,14 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
                 return None
             return value.place.is_there
         return _flag(frame, attr, frame.values.get(test))
-    if kind is cst.Call:
+    if type(test) is cst.Call:
         name = frame.scope.qualified(test.func)
         if _AVAILABLE.match(name):
             return True
         if name in _SCRIPTING:
             return False
         return None
-    if kind is cst.Comparison and len(test.comparisons) == 1:
+    if type(test) is cst.Comparison and len(test.comparisons) == 1:
         return _comparison(frame, test)
     return None
 

@@ -33,23 +33,24 @@ _SHOWING = table.VIEWS | table.VIEWS_OR_COPIES | {"numpy", "detach", "requires_g
 
 def same_every_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
     """Whether host data or a host tensor is the same in every iteration; ``False`` where that is not known."""
-    kind = type(node)
-    if kind in (cst.Integer, cst.Float, cst.SimpleString):
+    if isinstance(node, cst.Integer | cst.Float | cst.SimpleString):
         return True
-    if kind is cst.Name or kind is cst.Attribute:
+    if type(node) is cst.Name or type(node) is cst.Attribute:
         return _is_host_value(flow.value(node)) and _path_stays(flow, loop, node)
-    if kind is cst.UnaryOperation:
+    if type(node) is cst.UnaryOperation:
         return same_every_time(flow, loop, node.expression)
-    if kind is cst.BinaryOperation:
+    if type(node) is cst.BinaryOperation:
         return same_every_time(flow, loop, node.left) and same_every_time(flow, loop, node.right)
-    if kind is cst.List or kind is cst.Tuple:
+    if type(node) is cst.List or type(node) is cst.Tuple:
         return all(type(e) is cst.Element and same_every_time(flow, loop, e.value) for e in node.elements)
-    if kind is cst.Call:
+    if type(node) is cst.Call:
         arguments = node.args
         if flow.name_of(node) in _MAKING:
             # the data; what else is given is a type or a device
             return bool(arguments) and same_every_time(flow, loop, arguments[0].value)
-        operation = table.METHODS.get(node.func.attr.value) if type(node.func) is cst.Attribute else None
+        if type(node.func) is not cst.Attribute:
+            return False
+        operation = table.METHODS.get(node.func.attr.value)
         if operation is None or operation.result != "tensor":
             return False
         return same_every_time(flow, loop, node.func.value) and all(
@@ -74,7 +75,7 @@ def bindings(loop: Loop, name: str) -> int:
     count = 0
     for node in tree.walk(loop.node):
         names: set[str] = set()
-        if type(node) in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr, cst.For, cst.CompFor):
+        if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.NamedExpr | cst.For | cst.CompFor):
             target_names(node.target, names)
         elif type(node) is cst.AsName:
             target_names(node.name, names)
@@ -140,21 +141,20 @@ def _attribute_stays(flow: Flow, cls: Class, path: str) -> bool:
 
 def _gives_second_name(flow: Flow, loop: Loop | None, path: str, node: cst.CSTNode) -> bool:
     """`view = ring[0]`, `Adam([w])`, `w.requires_grad_()`: what happens to it may not be seen under its own name."""
-    kind = type(node)
-    if kind is cst.Assign or kind is cst.AnnAssign or kind is cst.NamedExpr:
+    if type(node) is cst.Assign or type(node) is cst.AnnAssign or type(node) is cst.NamedExpr:
         if node.value is None:
             return False
         shown = set(_shown(flow, node.value))
         if path in shown:
             return True
-        targets = [t.target for t in node.targets] if kind is cst.Assign else [node.target]
+        targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
         if any(
             type(t) is cst.Attribute and t.attr.value == "requires_grad" and dotted(t.value) == path for t in targets
         ):
             return True
         # `t = torch.from_numpy(frame)`: writing into frame changes t
         return loop is not None and any(dotted(t) == path for t in targets) and any(map(loop.changes, shown))
-    if kind is cst.Call:
+    if type(node) is cst.Call:
         if type(node.func) is cst.Attribute and node.func.attr.value == "requires_grad_":
             return holder(node.func.value) == path
         return any(
@@ -165,25 +165,24 @@ def _gives_second_name(flow: Flow, loop: Loop | None, path: str, node: cst.CSTNo
 
 def _shown(flow: Flow, node: cst.BaseExpression) -> Iterator[str]:
     """Paths whose memory the value of an expression shares."""
-    kind = type(node)
-    if kind is cst.Name or kind is cst.Attribute:
+    if type(node) is cst.Name or type(node) is cst.Attribute:
         path = dotted(node)
         if path:
             yield path
-    elif kind is cst.Subscript:
+    elif type(node) is cst.Subscript:
         yield from _shown(flow, node.value)
-    elif kind is cst.Call:
+    elif type(node) is cst.Call:
         if type(node.func) is cst.Attribute and node.func.attr.value in _SHOWING:
             yield from _shown(flow, node.func.value)
         elif flow.name_of(node) in _SHARING and node.args:
             yield from _shown(flow, node.args[0].value)
-    elif kind is cst.IfExp:
+    elif type(node) is cst.IfExp:
         yield from _shown(flow, node.body)
         yield from _shown(flow, node.orelse)
-    elif kind is cst.BooleanOperation:
+    elif type(node) is cst.BooleanOperation:
         yield from _shown(flow, node.left)
         yield from _shown(flow, node.right)
-    elif kind in (cst.Tuple, cst.List, cst.Set, cst.Dict):
+    elif isinstance(node, cst.Tuple | cst.List | cst.Set | cst.Dict):
         for item in node.elements:
             yield from _shown(flow, item.value)
 

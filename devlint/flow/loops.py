@@ -60,8 +60,7 @@ def loop_of(flow: Flow, node: cst.CSTNode) -> Loop | None:
     parents = flow.source.parents
     child, current = node, parents.get(node)
     while current is not None:
-        kind = type(current)
-        if kind is cst.FunctionDef or kind is cst.Lambda or kind is cst.ClassDef:
+        if type(current) is cst.FunctionDef or type(current) is cst.Lambda or type(current) is cst.ClassDef:
             return None
         if isinstance(current, cst.For | cst.While) and child is current.body:
             return _describe(flow, current)
@@ -101,24 +100,28 @@ def _read(flow: Flow, node: cst.For | cst.While, loop: Loop) -> None:
         target_names(node.target, loop.rebinds)
     while stack:
         current = stack.pop()
-        kind = type(current)
-        if kind is cst.FunctionDef or kind is cst.Lambda or kind is cst.ClassDef:
+        if type(current) is cst.FunctionDef or type(current) is cst.Lambda or type(current) is cst.ClassDef:
             continue
-        if kind in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr):
+        if (
+            type(current) is cst.AssignTarget
+            or type(current) is cst.AugAssign
+            or type(current) is cst.AnnAssign
+            or type(current) is cst.NamedExpr
+        ):
             _paths(current.target, loop.rebinds)
-            if kind is cst.AugAssign or type(current.target) is not cst.Name:
+            if type(current) is cst.AugAssign or type(current.target) is not cst.Name:
                 loop.writes.add(holder(current.target))
-        elif kind is cst.For or kind is cst.CompFor:
+        elif type(current) is cst.For or type(current) is cst.CompFor:
             target_names(current.target, loop.rebinds)
-        elif kind is cst.AsName:
+        elif type(current) is cst.AsName:
             target_names(current.name, loop.rebinds)
-        elif kind is cst.Del:
+        elif type(current) is cst.Del:
             _paths(current.target, loop.rebinds)
         elif isinstance(current, cst.Call):
             if _drives(flow, current):
                 loop.works.append(current)
             _read_call(flow, current, loop)
-        for field_name in reversed(tree.CHILDREN.get(kind.__name__, ())):
+        for field_name in reversed(tree.CHILDREN.get(type(current).__name__, ())):
             child = getattr(current, field_name)
             if type(child) is tuple or type(child) is list:
                 stack.extend(reversed(child))
@@ -249,16 +252,15 @@ def runs_sometimes(flow: Flow, node: cst.CSTNode, loop: Loop) -> bool:
     parents = flow.source.parents
     child, current = node, parents[node]
     while child is not loop.node:
-        kind = type(current)
-        if kind in (cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase):
+        if isinstance(current, cst.ExceptHandler | cst.ExceptStarHandler | cst.MatchCase):
             return True
-        if kind is cst.If or kind is cst.IfExp:
+        if type(current) is cst.If or type(current) is cst.IfExp:
             if child is not current.test and not _steady(current.test, loop):
                 return True
-        elif kind is cst.BooleanOperation:
+        elif type(current) is cst.BooleanOperation:
             if child is current.right and not _steady(current.left, loop):
                 return True
-        elif kind is cst.IndentedBlock and _skipped_or_left(current.body, child):
+        elif type(current) is cst.IndentedBlock and _skipped_or_left(current.body, child):
             return True
         child, current = current, parents[current]
     return False
@@ -275,32 +277,31 @@ _SAME_ALL_RUN = re.compile(r"^(isinstance|hasattr|callable|len|\w*main_process|\
 
 def _steady(test: cst.BaseExpression, loop: Loop) -> bool:
     """Whether a test comes out the same in (nearly) every iteration."""
-    kind = type(test)
-    if kind is cst.Name or kind is cst.Attribute:
+    if type(test) is cst.Name or type(test) is cst.Attribute:
         path = dotted(test)
         return bool(path) and not loop.binds(path) and not _OCCASION.search(path.rpartition(".")[2])
-    if kind is cst.UnaryOperation:
+    if type(test) is cst.UnaryOperation:
         return _steady(test.expression, loop)
-    if kind is cst.BooleanOperation:
+    if type(test) is cst.BooleanOperation:
         return _steady(test.left, loop) and _steady(test.right, loop)
-    if kind is cst.Comparison:
+    if type(test) is cst.Comparison:
         if len(test.comparisons) == 1 and type(test.comparisons[0].operator) is cst.IsNot:
             return True  # `if loss is not None`, `if writer is not None`
         return _steady(test.left, loop) and all(_steady(c.comparator, loop) for c in test.comparisons)
-    if kind is cst.Call:
+    if type(test) is cst.Call:
         name = dotted(test.func).rpartition(".")[2]
         if name == "isinstance":
             return True
         return bool(_SAME_ALL_RUN.match(name)) and all(_steady(arg.value, loop) for arg in test.args)
-    if kind is cst.Subscript:
+    if type(test) is cst.Subscript:
         return _steady(test.value, loop) and all(
             type(item.slice) is cst.Index and _steady(item.slice.value, loop) for item in test.slice
         )
-    if kind is cst.Tuple or kind is cst.List or kind is cst.Set:
+    if type(test) is cst.Tuple or type(test) is cst.List or type(test) is cst.Set:
         return all(_steady(item.value, loop) for item in test.elements)
-    if kind is cst.SimpleString:
+    if type(test) is cst.SimpleString:
         return not _OCCASION.search(test.value)
-    return kind is cst.Integer or kind is cst.Float
+    return type(test) is cst.Integer or type(test) is cst.Float
 
 
 def _skipped_or_left(statements: Sequence[cst.CSTNode], here: cst.CSTNode) -> bool:

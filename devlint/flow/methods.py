@@ -17,7 +17,7 @@ from devlint.flow import (
     project_calls,
 )
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args, is_false, is_true
+from devlint.flow.arguments import Args, Operand, is_false, is_true
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, UNKNOWN_PLACE
 from devlint.flow.scope import Class
@@ -68,7 +68,7 @@ def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, nam
         return _thing_method(frame, node, func, receiver, name)
     if kind == MODULE:
         return modules.method(frame, node, func, receiver, name, calls.arguments(frame, node))
-    if kind == SELF or kind == SUPER:
+    if kind in (SELF, SUPER):
         return _self_method(frame, node, func, receiver, name)
     if kind == INSTANCE:
         args = calls.arguments(frame, node)
@@ -98,7 +98,7 @@ def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, nam
     if kind == GENERATOR:
         return receiver if name == "manual_seed" else UNKNOWN
     if kind == LOADER:
-        return receiver if name in ("__iter__",) else UNKNOWN
+        return receiver if name == "__iter__" else UNKNOWN
     if kind == PARAMS:
         return receiver
     return unknown_method(frame, node, func, name, args)
@@ -117,6 +117,9 @@ def unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str,
     return calls.unknown_call(frame, node, args)
 
 
+_OF_DISTRIBUTIONS = frozenset("sample rsample mean log_prob entropy cdf icdf".split())
+
+
 def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
     if receiver.text in arrays.INSTANCES:
         return arrays.library_method(frame, node, receiver, name, args)
@@ -124,11 +127,10 @@ def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: 
         if name == "prepare":
             return loaders.prepared(frame, node.func, args)
         return UNKNOWN
-    if receiver.text == "distribution":
-        if name in ("sample", "rsample", "mean", "log_prob", "entropy", "cdf", "icdf"):
-            if name in ("log_prob", "cdf", "icdf"):
-                frame.meet(node, [(node.func, tensor(receiver.place, receiver.origin)), *args.positional], f"`{name}`")
-            return tensor(receiver.place, node)
+    if receiver.text == "distribution" and name in _OF_DISTRIBUTIONS:
+        if name in ("log_prob", "cdf", "icdf"):
+            frame.meet(node, [(node.func, tensor(receiver.place, receiver.origin)), *args.positional], f"`{name}`")
+        return tensor(receiver.place, node)
     return UNKNOWN
 
 
@@ -195,9 +197,9 @@ def _container_method(
         items = given if receiver.items is None else join(receiver.items, given)
         longer = receiver.but(items=items, ref=None)
         frame.change(receiver, key, longer)
-        if key is not None and key.startswith("self.") and frame.cls is not None:
-            if frame.env is None or key not in frame.env:
-                frame.flow.store(frame.cls, key[5:], longer, node, frame)
+        is_bound = frame.env is not None and key in frame.env
+        if key is not None and key.startswith("self.") and frame.cls is not None and not is_bound:
+            frame.flow.store(frame.cls, key[5:], longer, node, frame)
         return NOTHING
     if kind == DICT:
         if name == "items":
@@ -242,7 +244,7 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
     if name == "pin_memory":
         return receiver.but(pinned=True, obj=None) if receiver.place.is_host else receiver
     if name in table.TYPE_MOVES:
-        return moves.by_type(frame, node, func, receiver, name, args)
+        return moves.by_type(node, receiver, name, args)
     if name in table.NEW_METHODS:
         given = args.get(None, "device")
         place = receiver.place
@@ -263,7 +265,7 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
         return UNKNOWN
     if name in table.IMPLICIT_WAITS and operations.waits(name, args, 0):
         frame.wait(node, name, func.value, receiver, explicit=False)
-    operands: list[tuple[cst.CSTNode, Value]] = [(func.value, receiver)]
+    operands: list[Operand] = [(func.value, receiver)]
     if operation.operands == "all":
         operands += args.positional
         operands += args.keywords.values()

@@ -8,7 +8,7 @@ import libcst as cst
 
 from devlint.flow import attributes, calls, copies, moves, project_calls
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args
+from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.scope import Class
@@ -136,7 +136,7 @@ def _is_length(key: str | None) -> bool:
     return key is not None and "len" in key
 
 
-def _output(module: Value, operands: list[tuple[cst.BaseExpression, Value]], node: cst.Call) -> Value:
+def _output(module: Value, operands: list[Operand], node: cst.Call) -> Value:
     place = module.place
     if not place.is_known:
         known = [v.place for _, v in operands if v.holds_tensors and v.place.is_there]
@@ -147,7 +147,7 @@ def _output(module: Value, operands: list[tuple[cst.BaseExpression, Value]], nod
 _TUPLE_LAYERS = frozenset({"torch.nn.MultiheadAttention"})
 
 
-def _output_place(module: Value, first: list[tuple[cst.BaseExpression, Value]]) -> Place:
+def _output_place(module: Value, first: list[Operand]) -> Place:
     if module.place.is_there or not first:
         return module.place
     place = first[0][1].place
@@ -163,16 +163,15 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     if not cls.is_module:
         return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
     _put_in(frame, node, args)
-    place = frame.default_place()
     constructors = [method for c in cls.lineage if (method := c.methods.get("__init__")) is not None]
+    parts = [v for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"]
     # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
-    if args.starred or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors):
-        place = UNKNOWN_PLACE
-    elif any(
-        v.place != HOST for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"
-    ):
-        place = UNKNOWN_PLACE
-    return Value(MODULE, place, node, ref=cls, obj=node)
+    elsewhere = (
+        args.starred
+        or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors)
+        or any(part.place != HOST for part in parts)
+    )
+    return Value(MODULE, UNKNOWN_PLACE if elsewhere else frame.default_place(), node, ref=cls, obj=node)
 
 
 def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:

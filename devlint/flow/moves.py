@@ -61,7 +61,7 @@ def _store_moved(frame: Frame, node: cst.Call, key: str, module: Value) -> None:
 
 
 def escape(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Value) -> None:
-    """A function that cannot be followed is handed a value: it may move a module, and change what is called for that."""
+    """A value is handed to a function that cannot be followed: it may move a module, and change a container."""
     if value.kind == MODULE and not value.place.is_there:
         leave_moved(frame, node, operand, value, UNKNOWN_PLACE)
     elif value.kind in (LIST, DICT) or (value.kind == THING and value.ref is None):
@@ -70,7 +70,8 @@ def escape(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Val
             frame.change(value, key, without_place(value))  # called for what it does
 
 
-def by_type(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args) -> Value:
+def by_type(node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
+    """``x.type(...)`` and ``x.type_as(y)``: a type may name a device."""
     given = args.get(0, "dtype", "other")
     if given is None:
         return HOST_DATA
@@ -111,15 +112,14 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
     target, target_node, sure = _target(frame, how, args)
     if target is None:
         # a dtype or a memory format: nothing moves
-        return receiver.but(grad=False, obj=receiver.obj) if receiver.kind != SELF else receiver
+        return receiver.but(grad=False) if receiver.kind != SELF else receiver
     non_blocking = _non_blocking(how, args)
     if sure and not frame.dead:
         frame.facts.moves[node] = Move(node, how, func.value, receiver, target, target_node, non_blocking)
-    if how == "cpu" or (target.is_host and sure and non_blocking is False):
-        if receiver.place.is_there and (
-            receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved")
-        ):
-            frame.wait(node, how, func.value, receiver, explicit=True)
+    to_host = how == "cpu" or (target.is_host and sure and non_blocking is False)
+    has_tensors = receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved")
+    if to_host and has_tensors and receiver.place.is_there:
+        frame.wait(node, how, func.value, receiver, explicit=True)
     if not non_blocking:
         copies.may_be_done(frame)
     elif sure and target.is_host and _comes_from_device(receiver):
@@ -138,7 +138,7 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
             receiver.origin if same_place else node,
             pinned=pinned,
             zero=receiver.zero,
-            ref=receiver.ref if receiver.ref in ("mask",) else None,
+            ref=receiver.ref if receiver.ref == "mask" else None,
             tracked=tracked,
         )
     if kind == THING:
@@ -160,7 +160,7 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
 
 def _comes_from_device(value: Value) -> bool:
     """On a device, or a tensor handed in: a copy to the host means something only where it is on one."""
-    return value.holds_tensors and value.place.is_there or value.kind == TENSOR and value.place.kind == "param"
+    return (value.holds_tensors and value.place.is_there) or (value.kind == TENSOR and value.place.kind == "param")
 
 
 def _target(frame: Frame, how: str, args: Args) -> tuple[Place | None, cst.BaseExpression | None, bool]:

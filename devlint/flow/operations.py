@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint.flow import copies
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args, is_true
+from devlint.flow.arguments import Args, Operand, is_true
 from devlint.flow.frame import Frame
 from devlint.flow.place import UNKNOWN_PLACE, Place
 from devlint.flow.value import (
@@ -66,7 +66,7 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
 SAME_MEMORY = table.VIEWS | table.VIEWS_OR_COPIES
 
 
-def _operands(operation: table.Op, args: Args) -> list[tuple[cst.CSTNode, Value]]:
+def _operands(operation: table.Op, args: Args) -> list[Operand]:
     kind = operation.operands
     if kind == "all":
         return [*args.positional, *args.keywords.values()]
@@ -74,7 +74,7 @@ def _operands(operation: table.Op, args: Args) -> list[tuple[cst.CSTNode, Value]
         first = args.get(0, "input", "self", "x")
         return [first] if first is not None else []
     if kind == "sequence":
-        found: list[tuple[cst.CSTNode, Value]] = []
+        found: list[Operand] = []
         for operand, value in args.positional or list(args.keywords.values())[:1]:
             if value.kind == TUPLE:
                 found += _elements_of(operand, value)
@@ -98,7 +98,7 @@ def _copied_together(node: cst.Call, args: Args) -> Value:
     return tensor(UNKNOWN_PLACE, node)
 
 
-def _elements_of(node: cst.CSTNode, value: Value) -> list[tuple[cst.CSTNode, Value]]:
+def _elements_of(node: cst.BaseExpression, value: Value) -> list[Operand]:
     if isinstance(node, cst.Tuple | cst.List) and len(node.elements) == len(value.items):
         return [(item.value, v) for item, v in zip(node.elements, value.items, strict=True)]
     return [(node, v) for v in value.items]
@@ -122,7 +122,7 @@ def result_of(
     chosen: Value | None,
     args: Args,
     positional_before: int,
-    operands: list[tuple[cst.CSTNode, Value]],
+    operands: list[Operand],
     out: Value | None = None,
 ) -> Value:
     if operation.result == "host":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow import calls, copies, moves
-from devlint.flow.arguments import Args
+from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import DEFAULT_PLACE, Frame
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import Class, Function
@@ -51,7 +51,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:
             places[("self", cls.scope)] = at
         given["self"] = (node.func, Value(MODULE, at, receiver.origin))
-    for first_node, second_node, first, second in summary.constraints:
+    for first, second in summary.constraints:
         a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
         if a is None or b is None:
             continue
@@ -71,9 +71,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
 
 
-def given_to(
-    node: cst.Call, function: Function, args: Args, receiver: Value | None
-) -> dict[str, tuple[cst.BaseExpression, Value]]:
+def given_to(node: cst.Call, function: Function, args: Args, receiver: Value | None) -> dict[str, Operand]:
     """The arguments by the names of the parameters they are for."""
     params = function.positional
     if function.takes_self and params and (receiver is not None or function.is_classmethod):
@@ -87,7 +85,7 @@ def given_to(
     return given
 
 
-def hint(function: Function, given: dict[str, tuple[cst.BaseExpression, Value]]) -> None:
+def hint(function: Function, given: dict[str, Operand]) -> None:
     """Callers tell what parameters are that nothing else tells."""
     for name, (_, value) in given.items():
         if value.kind == LOADER and value.place.is_host:
@@ -111,9 +109,7 @@ def _is_output(value: Value) -> bool:
     return value.kind == THING and isinstance(value.origin, cst.Param)
 
 
-def _argument_place(
-    frame: Frame, pair: tuple[cst.BaseExpression, Value] | None, param: cst.Param, args: Args, is_tensor: bool
-) -> Place:
+def _argument_place(frame: Frame, pair: Operand | None, param: cst.Param, args: Args, is_tensor: bool) -> Place:
     if pair is not None:
         value = pair[1]
         if is_tensor and not value.holds_tensors:

@@ -172,7 +172,7 @@ class Class:
 
     @cached_property
     def lineage(self) -> list[Class]:
-        """The class and its bases in the file, in the order in which attributes are looked up; a ring of bases is cut."""
+        """The class and its bases in the file, in the order of attribute look-up; a ring of bases is cut."""
         done: list[Class] = []
         entered: set[Class] = set()
         todo: list[tuple[Class, bool]] = [(self, False)]
@@ -227,16 +227,16 @@ class Scope:
     # imports ------------------------------------------------------------------------------------
 
     def _read_imports(self) -> None:
-        for node in self.source.nodes.get(cst.Import, ()):
+        for node in self.source.nodes_of(cst.Import):
             for alias, name in imported(node):
                 self.imports.setdefault(alias, name)
-        for node in self.source.nodes.get(cst.ImportFrom, ()):
-            for alias, name in imported(node):
+        for import_from in self.source.nodes_of(cst.ImportFrom):
+            for alias, name in imported(import_from):
                 self.imports.setdefault(alias, name)
 
     def _read_stars(self) -> None:
         """``from models.common import *`` is how some projects come by ``torch`` and ``nn``."""
-        if any(isinstance(node.names, cst.ImportStar) for node in self.source.nodes.get(cst.ImportFrom, ())):
+        if any(isinstance(node.names, cst.ImportStar) for node in self.source.nodes_of(cst.ImportFrom)):
             for alias, name in _CUSTOMARY.items():
                 self.imports.setdefault(alias, name)
 
@@ -257,9 +257,9 @@ class Scope:
 
     def _read_definitions(self) -> None:
         parents = self.source.parents
-        for node in self.source.nodes.get(cst.ClassDef, ()):
-            self.classes[node] = Class(node)
-        for node in self.source.nodes.get(cst.FunctionDef, ()):
+        for definition in self.source.nodes_of(cst.ClassDef):
+            self.classes[definition] = Class(definition)
+        for node in self.source.nodes_of(cst.FunctionDef):
             cls = outer = None
             above = parents.get(node)
             nearest = True
@@ -292,13 +292,17 @@ class Scope:
                 self.function_names.setdefault(function.name, function)
 
     def _read_outside_stores(self) -> None:
-        nodes = self.source.nodes
-        for kind in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr):
-            for node in nodes.get(kind, ()):
-                _outside_stores(node.target, self.outside_stores)
-        for item in nodes.get(cst.AsName, ()):
+        nodes_of = self.source.nodes_of
+        targets: list[cst.BaseExpression] = [node.target for node in nodes_of(cst.AssignTarget)]
+        targets += [node.target for node in nodes_of(cst.AugAssign)]
+        targets += [node.target for node in nodes_of(cst.AnnAssign)]
+        targets += [node.target for node in nodes_of(cst.For)]
+        targets += [node.target for node in nodes_of(cst.NamedExpr)]
+        for target in targets:
+            _outside_stores(target, self.outside_stores)
+        for item in nodes_of(cst.AsName):
             _outside_stores(item.name, self.outside_stores)
-        for call in nodes.get(cst.Call, ()):
+        for call in nodes_of(cst.Call):
             if type(call.func) is cst.Name and call.func.value == "setattr" and len(call.args) == 3:
                 holder, name = call.args[0].value, call.args[1].value
                 if type(name) is cst.SimpleString and _dotted(holder) != "self":
@@ -338,7 +342,7 @@ class Scope:
 
     @property
     def wraps_models(self) -> bool:
-        """The file names a wrapper that moves the inputs of the model it wraps (DDP, DataParallel, accelerate's hooks)."""
+        """The file names a wrapper that moves the inputs of the model it wraps: DDP, accelerate's hooks."""
         if self._wraps is None:
             self._wraps = bool(_WRAPPERS.search(self.source.text))
         return self._wraps
@@ -346,30 +350,23 @@ class Scope:
     # roles --------------------------------------------------------------------------------------
 
     def _assign_roles(self) -> None:
-        device: list[Function] = []
-        host: list[Function] = []
-        constructor: list[Function] = []
+        device: set[Function] = set()
+        host: set[Function] = set()
+        constructor: set[Function] = set()
         collates = self._handed_as("collate_fn") | self._handed_as("worker_init_fn") | self._handed_as("transform")
         for function in self.functions.values():
             cls, name = function.cls, function.name
-            if cls is not None and any(c.is_dataset for c in cls.lineage):
-                host.append(function)
-            elif cls is not None and _HOST_CLASS.search(cls.name) and not cls.is_module:
-                host.append(function)
-            elif name in collates or (cls is None and _HOST_FUNCTION.search(name)):
-                host.append(function)
+            if _is_of_host(cls) or name in collates or (cls is None and _HOST_FUNCTION.search(name)):
+                host.add(function)
             elif cls is not None and name in _CONSTRUCTORS:
-                constructor.append(function)
+                constructor.add(function)
             elif cls is not None and cls.is_module and not function.is_static and not function.is_classmethod:
                 if name == "forward" or not name.startswith("_") or name in _STEPS:
-                    device.append(function)
+                    device.add(function)
             elif name in _STEPS or (_DEVICE_FUNCTION.search(name) and function.outer is None):
-                device.append(function)
-        reached_device, reached_host, reached_constructor = (
-            self._reached(device),
-            self._reached(host),
-            self._reached(constructor),
-        )
+                device.add(function)
+        reached_device, reached_host = self._reached(device), self._reached(host)
+        reached_constructor = self._reached(constructor)
         for function in self.functions.values():
             if function in device:
                 function.role = DEVICE_SIDE
@@ -387,7 +384,8 @@ class Scope:
             elif function.outer is not None:
                 function.role = function.outer.role
 
-    def _reached(self, roots: list[Function]) -> set[Function]:
+    def _reached(self, roots: set[Function]) -> set[Function]:
+        """The functions that the roots call, themselves included, directly or through others."""
         seen = set(roots)
         todo = list(roots)
         while todo:
@@ -402,8 +400,9 @@ class Scope:
         return seen
 
     def _handed_as(self, keyword: str) -> set[str]:
+        """Names of the functions given as an argument of that name anywhere in the file."""
         names = set()
-        for arg in self.source.nodes.get(cst.Arg, ()):
+        for arg in self.source.nodes_of(cst.Arg):
             if arg.keyword is not None and arg.keyword.value == keyword:
                 dotted = _dotted(arg.value)
                 if dotted:
@@ -419,9 +418,16 @@ _MODULE_BASE = re.compile(
 )
 
 
+def _is_of_host(cls: Class | None) -> bool:
+    """Data sets and the like, whose methods run before anything is moved."""
+    if cls is None:
+        return False
+    return any(c.is_dataset for c in cls.lineage) or (_HOST_CLASS.search(cls.name) is not None and not cls.is_module)
+
+
 def _makes_layers(cls: Class) -> bool:
     init = cls.find_method("__init__")
-    return init is not None and any(name.startswith("torch.nn.") or name.startswith("nn.") for name in init.calls)
+    return init is not None and any(name.startswith(("torch.nn.", "nn.")) for name in init.calls)
 
 
 def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
@@ -471,11 +477,11 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
     while stack:
         node = stack.pop()
         kind = type(node)
-        if kind is cst.Name:
+        if type(node) is cst.Name:
             if node.value == "device":
                 function.device_aware = True
             continue
-        if kind is cst.Attribute:
+        if type(node) is cst.Attribute:
             base = node.value
             attr = node.attr.value
             if type(base) is cst.Name:
@@ -488,7 +494,7 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                 function.sets_by_variable = True
             stack.append(base)
             continue
-        if kind is cst.Call:
+        if type(node) is cst.Call:
             func = node.func
             if type(func) is cst.Name:
                 function.calls.add(func.value)
@@ -516,32 +522,37 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                         function.called_with.add(first.value)
                     elif type(func) is cst.Attribute and type(func.value) is cst.Name and func.value.value == "self":
                         function.fed.append((func.attr.value, first.value))
-        elif kind is cst.Subscript:
+        elif type(node) is cst.Subscript:
             # x[:, None] is a tensor's (or numpy's) way of indexing
             if len(node.slice) > 1 and type(node.value) is cst.Name:
                 attributes.setdefault(node.value.value, set()).add("[,]")
-        elif kind is cst.Arg:
+        elif type(node) is cst.Arg:
             if node.keyword is not None:
                 if node.keyword.value == "device":
                     function.device_aware = True
                 stack.append(node.value)
                 continue
-        elif kind is cst.AssignTarget or kind is cst.AugAssign or kind is cst.AnnAssign or kind is cst.NamedExpr:
+        elif (
+            type(node) is cst.AssignTarget
+            or type(node) is cst.AugAssign
+            or type(node) is cst.AnnAssign
+            or type(node) is cst.NamedExpr
+        ):
             _names(node.target, assigned)
             if type(node.target) is cst.Subscript:
                 _names(node.target.value, function.items_set)
             if kind is not cst.AugAssign:  # `self.total += x` writes into the same tensor
                 _attributes_set(node.target, function.stores)
-        elif kind is cst.For or kind is cst.CompFor:
+        elif type(node) is cst.For or type(node) is cst.CompFor:
             _names(node.target, assigned)
-        elif kind is cst.Global or kind is cst.Nonlocal:
+        elif type(node) is cst.Global or type(node) is cst.Nonlocal:
             function.globals |= {item.name.value for item in node.names}
-        elif kind is cst.Param:
+        elif type(node) is cst.Param:
             if node.name.value == "device":
                 function.device_aware = True
-        elif kind is cst.Yield:
+        elif type(node) is cst.Yield:
             function.is_generator = True
-        elif kind is cst.FunctionDef and node is not function.node:
+        elif type(node) is cst.FunctionDef and node is not function.node:
             assigned.add(node.name.value)
         fields = fields_of.get(kind)
         if fields is None:
@@ -557,35 +568,32 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
 
 
 def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
-    kind = type(target)
-    if kind is cst.Attribute:
+    if type(target) is cst.Attribute:
         if type(target.value) is cst.Name and target.value.value == "self":
             into.add(target.attr.value)
-    elif kind is cst.Tuple or kind is cst.List:
+    elif type(target) is cst.Tuple or type(target) is cst.List:
         for item in target.elements:
             _attributes_set(item.value, into)
-    elif kind is cst.Subscript:
+    elif type(target) is cst.Subscript:
         _attributes_set(target.value, into)
 
 
 def _outside_stores(target: cst.BaseExpression, into: set[str]) -> None:
-    kind = type(target)
-    if kind is cst.Attribute:
+    if type(target) is cst.Attribute:
         if not (type(target.value) is cst.Name and target.value.value == "self"):
             into.add(target.attr.value)
-    elif kind is cst.Tuple or kind is cst.List:
+    elif type(target) is cst.Tuple or type(target) is cst.List:
         for item in target.elements:
             _outside_stores(item.value, into)
 
 
 def _names(target: cst.BaseExpression, into: set[str]) -> None:
-    kind = type(target)
-    if kind is cst.Name:
+    if type(target) is cst.Name:
         into.add(target.value)
-    elif kind is cst.Tuple or kind is cst.List:
+    elif type(target) is cst.Tuple or type(target) is cst.List:
         for item in target.elements:
             _names(item.value, into)
-    elif kind is cst.StarredElement:
+    elif type(target) is cst.StarredElement:
         _names(target.value, into)
 
 
@@ -636,10 +644,9 @@ _LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Iterator", "Collect
 
 def annotation_names(node: cst.BaseExpression) -> list[str]:
     """The type names an annotation allows, ``Optional`` and unions opened; other generics count by their head."""
-    kind = type(node)
-    if kind is cst.BinaryOperation:
+    if type(node) is cst.BinaryOperation:
         return annotation_names(node.left) + annotation_names(node.right)
-    if kind is cst.Subscript:
+    if type(node) is cst.Subscript:
         head = _dotted(node.value).rpartition(".")[2]
         if head in ("Optional", "Union", "Annotated"):
             inner = []
@@ -648,7 +655,7 @@ def annotation_names(node: cst.BaseExpression) -> list[str]:
                     inner += annotation_names(item.slice.value)
             return inner
         return [head + "[]"]
-    if kind is cst.SimpleString:
+    if type(node) is cst.SimpleString:
         text = str(node.evaluated_value)
         found = []
         for part in re.sub(r"^(?:\w+\.)?Optional\[(.*)\]$", r"\1", text).split("|"):

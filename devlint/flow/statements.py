@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import libcst as cst
 
@@ -22,6 +23,7 @@ from devlint.flow.value import (
     FUNCTION,
     HOST_DATA,
     LIST,
+    MODULE,
     NAME,
     NOTHING,
     OBJECT,
@@ -52,7 +54,7 @@ def execute_block(frame: Frame, body: cst.BaseSuite | Sequence[cst.CSTNode]) -> 
         if frame.env is None:
             return
         kind = type(statement)
-        if kind is cst.SimpleStatementLine:
+        if type(statement) is cst.SimpleStatementLine:
             for small in statement.body:
                 if frame.env is None:
                     return
@@ -244,9 +246,9 @@ def _narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
             if type(side) is cst.Attribute and side.attr.value in ("device", "is_cuda"):
                 key = frame.key(side.value)
                 value = frame.lookup(key) if key is not None else None
-                if key is not None and value is not None and value.kind in (TENSOR, THING, "module") and holds:
-                    if operator is cst.NotEqual:
-                        env[key] = value.but(place=Value(UNKNOWN_KIND).place)
+                apart = holds and operator is cst.NotEqual
+                if apart and key is not None and value is not None and value.kind in (TENSOR, THING, MODULE):
+                    env[key] = value.but(place=UNKNOWN_PLACE)
 
 
 def _narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, holds: bool) -> None:
@@ -345,18 +347,17 @@ def _bound_in(frame: Frame, loop: cst.For | cst.While) -> set[str]:
         if type(loop) is cst.For:
             _heads(loop.target, known)
         for node in tree.walk(loop.body):
-            kind = type(node)
-            if kind in (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Del):
+            if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.NamedExpr | cst.For | cst.Del):
                 _heads(node.target, known)
-            elif kind is cst.AsName or kind is cst.NameItem or kind is cst.FunctionDef or kind is cst.ClassDef:
+            elif isinstance(node, cst.AsName | cst.NameItem | cst.FunctionDef | cst.ClassDef):
                 _heads(node.name, known)
             elif isinstance(node, cst.Import | cst.ImportFrom):
                 known.update(alias for alias, _ in imported(node))
-            elif kind is cst.MatchAs or kind is cst.MatchStar or kind is cst.MatchMapping:
-                name = node.rest if kind is cst.MatchMapping else node.name
+            elif isinstance(node, cst.MatchAs | cst.MatchStar | cst.MatchMapping):
+                name = node.rest if isinstance(node, cst.MatchMapping) else node.name
                 if name is not None:
                     known.add(name.value)
-            elif kind is cst.Call:
+            elif type(node) is cst.Call:
                 if type(node.func) is cst.Attribute:
                     _heads(node.func.value, known)
                 for arg in node.args:
@@ -424,10 +425,9 @@ def _with(frame: Frame, node: cst.With) -> None:
                 frame.env[NO_GRAD] = HOST_DATA
         elif value.kind == CONTEXT and value.ref == "torch.enable_grad" and frame.env is not None:
             frame.env.pop(NO_GRAD, None)
-        elif value.kind == UNKNOWN_KIND and _may_redirect(item.item):
+        elif value.kind == UNKNOWN_KIND and _may_redirect(item.item) and frame.env is not None:
             # `with init_empty_weights():` and the like decide where factories put things
-            if frame.env is not None:
-                frame.env[DEFAULT_PLACE] = Value(DEVICE)
+            frame.env[DEFAULT_PLACE] = Value(DEVICE)
         may_wait = may_wait or value.kind not in (CONTEXT, DEVICE, DATA)
         if item.asname is not None:
             given = value if value.kind not in (CONTEXT, DEVICE) else UNKNOWN
@@ -530,21 +530,20 @@ def _match(frame: Frame, node: cst.Match) -> None:
 
 def _bind_pattern(frame: Frame, pattern: cst.MatchPattern, subject: Value) -> None:
     """Names that a pattern captures."""
-    kind = type(pattern)
-    if kind is cst.MatchAs:
+    if type(pattern) is cst.MatchAs:
         if pattern.pattern is not None:
             _bind_pattern(frame, pattern.pattern, subject)
         if pattern.name is not None:
             bind(frame, pattern.name, subject)
-    elif kind in (cst.MatchTuple, cst.MatchList):
+    elif isinstance(pattern, cst.MatchTuple | cst.MatchList):
         items = subject.items if subject.kind == TUPLE and len(subject.items) == len(pattern.patterns) else None
-        for position, item in enumerate(pattern.patterns):
-            if type(item) is cst.MatchStar:
-                if item.name is not None:
-                    bind(frame, item.name, Value(LIST, items=element(subject)))
+        for position, part in enumerate(pattern.patterns):
+            if isinstance(part, cst.MatchStar):
+                if part.name is not None:
+                    bind(frame, part.name, Value(LIST, items=element(subject)))
             else:
-                _bind_pattern(frame, item.value, items[position] if items is not None else element(subject))
-    elif kind is cst.MatchMapping:
+                _bind_pattern(frame, part.value, items[position] if items is not None else element(subject))
+    elif type(pattern) is cst.MatchMapping:
         for item in pattern.elements:
             given = UNKNOWN
             if subject.kind == THING:
@@ -554,12 +553,12 @@ def _bind_pattern(frame: Frame, pattern: cst.MatchPattern, subject: Value) -> No
             _bind_pattern(frame, item.pattern, given)
         if pattern.rest is not None:
             bind(frame, pattern.rest, subject)
-    elif kind is cst.MatchClass:
-        for item in (*pattern.patterns, *pattern.kwds):
-            _bind_pattern(frame, item.pattern if type(item) is cst.MatchKeywordElement else item.value, UNKNOWN)
-    elif kind is cst.MatchOr:
-        for item in pattern.patterns:
-            _bind_pattern(frame, item.pattern, subject)
+    elif type(pattern) is cst.MatchClass:
+        for inner in (*(each.value for each in pattern.patterns), *(each.pattern for each in pattern.kwds)):
+            _bind_pattern(frame, inner, UNKNOWN)
+    elif type(pattern) is cst.MatchOr:
+        for choice in pattern.patterns:
+            _bind_pattern(frame, choice.pattern, subject)
 
 
 def _function(frame: Frame, node: cst.FunctionDef) -> None:
@@ -636,7 +635,7 @@ def _assert(frame: Frame, node: cst.Assert) -> None:
         frame.dead -= 1
 
 
-_HANDLERS: dict[type, Callable[[Frame, cst.CSTNode], None]] = {
+_HANDLERS: dict[type, Callable[[Frame, Any], None]] = {
     cst.Expr: _expression,
     cst.Assign: _assign,
     cst.AnnAssign: _annotated,

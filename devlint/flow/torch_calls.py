@@ -38,22 +38,11 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if fact is not None:
         return modules.build(frame, node, name, fact, args)
     if name in table.LIKE:
-        given = args.get(None, "device")
-        first = args.value(0, "input") or UNKNOWN
-        place = frame.device_place(given[1], given[0]) if given is not None and given[1].kind != NONE else first.place
-        pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
-        return tensor(place, node, zero=first.zero, pinned=pinned, tracked=factories._asked_to_track(args))
+        return factories.like(frame, node, args)
     if name in table.KEEPING:
         return factories.keep(frame, node, args)
-    factory = table.HOST_FACTORIES.get(name)
-    if factory is not None:
-        if frame.flow.default_type_set:
-            return tensor(UNKNOWN_PLACE, node)
-        place = HOST
-        first = args.value(0)
-        if first is not None and first.holds_tensors and first.place.is_there:
-            place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
-        return tensor(place, node, pinned=False, tracked=False)
+    if name in table.HOST_FACTORIES:
+        return factories.make_on_host(frame, node, name, args)
     if name in table.DEVICE_TYPED:
         return tensor(Place("fixed", "cuda"), node)
     if name in table.WRAPPERS:

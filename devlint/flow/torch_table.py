@@ -141,9 +141,9 @@ HOST_ONLY_METHODS: frozenset[str] = frozenset(_names("numpy apply_ map_ map2_ pi
 #: Operations whose result autograd never tracks: integers, flags, indices.
 UNTRACKED: frozenset[str] = frozenset(
     _names(
-        "argmax argmin argsort argwhere bincount bool bucketize byte char count_nonzero eq ge greater greater_equal gt int "
-        "isclose isfinite isin isinf isnan isneginf isposinf isreal le less less_equal logical_and logical_not logical_or "
-        "logical_xor long lt multinomial ne nonzero not_equal one_hot searchsorted short signbit"
+        "argmax argmin argsort argwhere bincount bool bucketize byte char count_nonzero eq ge greater greater_equal gt "
+        "int isclose isfinite isin isinf isnan isneginf isposinf isreal le less less_equal logical_and logical_not "
+        "logical_or logical_xor long lt multinomial ne nonzero not_equal one_hot searchsorted short signbit"
     )
 )
 
@@ -471,8 +471,8 @@ ATTRIBUTES: dict[str, str] = {
 #: Methods, and functions of torch of that name, whose result is the same memory as their first operand.
 VIEWS: frozenset[str] = frozenset(
     _names(
-        "view view_as squeeze unsqueeze transpose swapaxes swapdims t permute movedim moveaxis adjoint expand expand_as "
-        "broadcast_to narrow select diagonal unfold as_strided detach view_as_real view_as_complex real imag "
+        "view view_as squeeze unsqueeze transpose swapaxes swapdims t permute movedim moveaxis adjoint expand "
+        "expand_as broadcast_to narrow select diagonal unfold as_strided detach view_as_real view_as_complex real imag "
         "chunk split split_with_sizes tensor_split hsplit vsplit dsplit unbind"
     )
 )

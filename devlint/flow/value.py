@@ -82,11 +82,13 @@ class Value:
 
     ``origin`` is the node where it got to its place. ``pinned``: page-locked, pageable or not known
     (``True``, ``False``, ``None``). ``grad``: surely a leaf that requires gradients. ``zero``:
-    zero-dimensional, surely not, or not known (``True``, ``False``, ``None``). ``obj`` is the identity of a module, kept through moves. ``attr`` names
-    the attribute ``(class, name)`` a value was read from. ``holds``: a module that surely has parameters. ``tracked``: recorded by
-    autograd, surely not, or not known (``True``, ``False``, ``None``). ``text`` is a string constant's value.
-    ``ref`` of a device is :data:`OBJECT`, :data:`OF_TENSOR` or :data:`OBJECT_OR_TEXT`; ``None`` where it may be anything
-    that names one. ``items`` of an optimizer are its :class:`Built`.
+    zero-dimensional, surely not, or not known. ``tracked``: recorded by autograd, surely not, or not known.
+    ``holds``: a module that surely has parameters. ``obj`` is the identity of a module, kept through moves.
+    ``attr`` names the attribute ``(class, name)`` a value was read from. ``text`` is a string constant's value.
+    ``ref`` of a device is :data:`OBJECT`, :data:`OF_TENSOR` or :data:`OBJECT_OR_TEXT`; ``None`` where it may be
+    anything that names one; ``ref`` of a tensor or a thing says what it is, where that matters (``parameter``,
+    ``buffer``, ``mask``, ``moved``, ``output``, ``dataset``, the loader of a batch). ``items`` of an optimizer are
+    its :class:`Built`. ``weight`` counts the values inside.
     """
 
     __slots__ = _SLOTS
