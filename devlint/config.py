@@ -210,14 +210,16 @@ class _Table:
 
     def row(self, key: str, name: str | None = None) -> int | None:
         """The line where a key stands, or a name in its value."""
-        starts = re.compile(rf"""\s*["']?(?:tool\.devlint\.)?{re.escape(key)}["']?\s*(?:[.=]|\])""")
+        starts = re.compile(rf"""\s*(?:[\w."']*\.)?["']?{re.escape(key)}["']?\s*(?:[.=]|\])""")
         header = re.compile(rf"""\s*\[.*\b{re.escape(key)}["']?\s*\]""")
+        inline = re.compile(rf"""\s*["']?(?:tool\.)?devlint["']?\s*=.*\b{re.escape(key)}\b""")
         own = self.path is not None and os.path.basename(self.path) != "pyproject.toml"
         inside = own
         for number, line in enumerate(self.lines, 1):
             if line.lstrip().startswith("["):
                 inside = own or "devlint" in line
-            if not (inside and (starts.match(line) or header.match(line))):
+            dotted = line.lstrip().startswith(("tool.devlint.", "devlint."))
+            if not ((inside or dotted) and (starts.match(line) or header.match(line))) and not inline.match(line):
                 continue
             if name is not None:
                 for further, text in enumerate(self.lines[number - 1 :], number):
@@ -250,7 +252,10 @@ def _strings(table: _Table, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _names(table: _Table, key: str, value: Any) -> tuple[str, ...]:
-    names = _strings(table, key, value)
+    return _known(table, key, _strings(table, key, value))
+
+
+def _known(table: _Table, key: str, names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in selectable():
             raise table.error(
@@ -266,19 +271,35 @@ def _patterns(table: _Table, key: str, value: Any) -> tuple[Patterns, ...]:
 
 def _pattern(table: _Table, key: str, globs: tuple[str, ...]) -> Patterns:
     for glob in globs:
+        if not glob:
+            raise table.error(key, f"`{key}`: a pattern is empty")
         if glob.startswith("!"):
             raise table.error(key, f"`{key}`: `{glob}` negates, which is not supported here", glob)
         try:
             rules_of((glob,))
         except ValueError as error:
             raise table.error(key, f"`{key}`: `{glob}` is not a pattern: {error}", glob) from error
-    return Patterns(table.base, globs)
+    return Patterns(table.base, tuple(_as_in_gitignore(glob, table.base) for glob in globs))
+
+
+def _as_in_gitignore(glob: str, base: str) -> str:
+    """A pattern written as a shell completes a path, `./tests` or an absolute one, as git would have it."""
+    if glob.startswith("./"):
+        return glob[1:]
+    inside = relative_to(glob, base)
+    return glob if inside is None else f"/{inside}"
 
 
 def _by_pattern(table: _Table, key: str, value: Any) -> tuple[tuple[Patterns, tuple[str, ...]], ...]:
     if not isinstance(value, Mapping):
         raise table.error(key, f"`{key}` must be a table of pattern = list of rules, not {_kind(value)}")
-    return tuple((_pattern(table, key, (glob,)), _names(table, key, names)) for glob, names in value.items())
+    found = []
+    for glob, names in value.items():
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            message = f"`{key}`: `{glob}` must be a list of rules, not {_kind(names)}"
+            raise table.error(key, message, glob)
+        found.append((_pattern(table, key, (glob,)), _known(table, key, tuple(names))))
+    return tuple(found)
 
 
 def _choice(table: _Table, key: str, value: Any) -> str:
@@ -336,6 +357,8 @@ def _read(table: _Table) -> dict[str, Any]:
     """Values by field name of :class:`Settings`. Raises :class:`ConfigError`."""
     found = {}
     for key, value in table.values.items():
+        if key == "tool" and isinstance(value, Mapping) and "devlint" in value:
+            raise table.error("devlint", "the keys stand at the top of a file of devlint's own: drop `[tool.devlint]`")
         if key not in KEYS:
             raise table.error(key, f"unknown key `{key}`{suggestion(key, KEYS)} (known: {', '.join(KEYS)})")
         found[key.replace("-", "_")] = _READERS[KEYS[key]](table, key, value)
@@ -357,7 +380,7 @@ def _load(path: str) -> _Table | None:
     else:
         import tomli as tomllib
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig" if own else "utf-8")
         data: Any = tomllib.loads(text)
     except UnicodeDecodeError as error:
         row = raw.count(b"\n", 0, error.start) + 1
@@ -373,9 +396,11 @@ def _load(path: str) -> _Table | None:
         data = data.get("devlint") if isinstance(data, dict) else None
         if data is None:
             return None
+    lines = tuple(text.splitlines())
     if not isinstance(data, dict):
-        raise ConfigError(f"{shown(path)}: `tool.devlint` must be a table, not {_kind(data)}")
-    return _Table(data, os.path.dirname(path), path, tuple(text.splitlines()))
+        row = next(number for number, line in enumerate(lines, 1) if "devlint" in line)
+        raise ConfigError(f"{shown(path)}:{row}: `tool.devlint` must be a table, not {_kind(data)}")
+    return _Table(data, os.path.dirname(path), path, lines)
 
 
 class Configurations:

@@ -174,12 +174,45 @@ def test_the_cache_folder_is_relative_to_the_file_that_names_it(project: Path) -
             '[per-file-ignores]\n"a.py" = ["ALL"]\n"b.py" = ["poor"]\n',
             "devlint.toml:3: `per-file-ignores`: no rule or group is called `poor`; did you mean `poor-name`?",
         ),
+        (
+            '[per-file-ignores]\n"a.py" = ["ALL"]\n"b.py" = "ALL"\n',
+            'devlint.toml:3: `per-file-ignores`: `b.py` must be a list of rules, not "ALL"',
+        ),
+        ('exclude = [""]\n', "devlint.toml:1: `exclude`: a pattern is empty"),
+        ("[tool.devlint]\njobs = 1\n", "devlint.toml:1: the keys stand at the top of a file of devlint's own"),
         ("jobs = \n", "devlint.toml:1:8: is not TOML: "),
         ("jobs = 1\njobs = 2\n", "devlint.toml:2:"),
     ],
 )
 def test_an_error_names_the_line_and_the_way_out(project: Path, text: str, expected: str) -> None:
     assert expected in error(project, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("[tool.devlint]\nselct = 1\n", 2),
+        ("\ntool.devlint.selct = 1\n", 2),
+        ("[tool]\ndevlint.selct = 1\n", 2),
+        ("[tool]\n\ndevlint = { jobs = 1, selct = 2 }\n", 3),
+        ("[tool.devlint.selct]\na = 1\n", 1),
+        ("[tool]\ndevlint = 3\n", 2),
+        ("\n[[tool.devlint]]\n", 2),
+    ],
+)
+def test_an_error_in_pyproject_names_the_line_however_the_table_is_written(project: Path, text: str, row: int) -> None:
+    assert error(project, text, "pyproject.toml").startswith(f"pyproject.toml:{row}: ")
+
+
+def test_a_byte_order_mark_does_no_harm(project: Path) -> None:
+    assert settings(project, "\ufeffjobs = 3\n").jobs == 3
+
+
+@pytest.mark.parametrize("glob", ["./tests", "/tests", "{folder}/tests", "tests/"])
+def test_a_pattern_may_be_a_path_as_a_shell_completes_it(project: Path, glob: str) -> None:
+    chosen = settings(project, f"exclude = ['{glob.format(folder=project)}']")
+    rest = Settings(root=str(project), per_file_ignores=((chosen.exclude[0], ("ALL",)),))
+    assert (rules(rest, "tests/a.py"), rules(rest, "src/a.py")) == (set(), {"fatal-name", "poor-name"})
 
 
 def test_a_key_of_the_same_name_in_another_table_is_not_mistaken_for_it(project: Path) -> None:
