@@ -17,11 +17,15 @@ import click
 
 from devlint import __version__
 from devlint.config import ConfigError, Configurations, Settings, suggestion
+from devlint.finding import GROUPS
 
 if TYPE_CHECKING:
     from devlint.run import Outcome, Plan
 
 CLEAN, FINDINGS, FAILURE, INTERRUPTED = 0, 1, 2, 130
+
+# Columns and lines of a log.
+_NO_TERMINAL = (120, 24)
 
 # A run shorter than about three seconds shows no progress bar.
 _LONG_RUN_BYTES = 1_500_000
@@ -40,7 +44,10 @@ class Main(click.Group):
     """The group of commands, with devlint's exit codes and habits at its edge."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by whoever started this
+                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for as long as the process lives
+            stream = getattr(sys, name)
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
         try:
@@ -56,14 +63,14 @@ class Main(click.Group):
         except Exception as error:
             from devlint.rule import RuleError  # seldom needed
 
-            if not isinstance(error, RuleError):
-                raise
-            Failure(str(error)).show()
+            if isinstance(error, RuleError):
+                Failure(str(error)).show()
+            else:
+                import traceback
+
+                traceback.print_exc()
+                Failure("this is a fault of devlint's own; please report it with the lines above").show()
             code = FAILURE
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            _detach_stdout()
         sys.exit(code if isinstance(code, int) else CLEAN)
 
     def resolve_command(
@@ -105,7 +112,12 @@ class Names(click.ParamType):
     name = "names"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        names = [name.strip() for name in value.split(",") if name.strip()]
+        if not names:
+            self.fail("it is empty; leave the option out, or name something", param, ctx)
+        return names
 
 
 class PatternNames(click.ParamType):
@@ -163,7 +175,7 @@ _CHECK = [
     click.option("--diff", "show_diff", **_FLAG, help="Print what --fix would change, write nothing; exit 1 if any."),
     click.option("--fix-only", **_FLAG, help="As --fix, but report nothing that is left."),
     click.option("--exit-non-zero-on-fix", **_FLAG, help="Exit 1 where something was fixed, even if nothing is left."),
-    click.option("--show-fixes", **_FLAG, help="List on stderr what was fixed."),
+    click.option("--show-fixes", **_FLAG, help="List on stderr what is fixed."),
     click.option("--add-ignores", **_FLAG, help="Add an ignore comment to every line that has a finding."),
     click.option("--output-format", type=Format(), metavar="FORMAT",
                  help="text, concise, json, json-lines, github, gitlab, junit or sarif."),
@@ -177,7 +189,7 @@ _CHECK = [
     click.option("--cache-dir", metavar="FOLDER", help="Where the cache lies (default: .devlint_cache)."),
     click.option("--jobs", "-j", type=click.IntRange(1), metavar="N", help="Worker processes (default: all cores)."),
     click.option("--timing", **_FLAG, help="Show on stderr where the time went."),
-    click.option("--quiet", "-q", **_FLAG, help="Say nothing but findings and errors."),
+    click.option("--quiet", "-q", **_FLAG, help="Print nothing but findings and errors."),
     click.option("--verbose", "-v", **_FLAG, help="Say on stderr what is being done."),
     click.option("--color", type=OneOf(["auto", "always", "never"]), default="auto",
                  help="Colours; auto heeds NO_COLOR and FORCE_COLOR."),
@@ -220,7 +232,7 @@ def _configurations(given: dict[str, Any]) -> Configurations:
 # check --------------------------------------------------------------------------------------------------
 
 
-@main.command()
+@main.command(short_help="Check files and folders, and fix them.")
 @click.argument("paths", nargs=-1, metavar="[PATHS]...")
 @_options(_SETTINGS + _CHECK)
 def check(paths: tuple[str, ...], **given: Any) -> int:
@@ -245,6 +257,10 @@ def check(paths: tuple[str, ...], **given: Any) -> int:
     fixing = given["fix_files"] or given["fix_only"] or given["show_diff"]
     if fixing and given["add_ignores"]:
         raise Failure("--add-ignores and fixing contradict each other; run one after the other")
+    if given["stdin_filename"] is not None:
+        paths = paths or ("-",)
+        if "-" not in paths:
+            raise Failure("--stdin-filename is the name of what comes from stdin: give `-` instead of other paths")
     if "-" in paths and len(paths) > 1:
         raise Failure("`-` (stdin) cannot be combined with other paths")
     if paths == ("-",):
@@ -262,7 +278,7 @@ def _check_files(
     common = _common(paths[0], configurations)
     walked = time.perf_counter()
     if not found and not problems and not given["quiet"]:
-        _tell(f"no Python files under {', '.join(map(files.printable, paths))}", "yellow")
+        _tell(f"no Python files to check under {', '.join(map(files.printable, paths))}", "yellow")
     if given["verbose"]:
         for config_file in sorted({file.settings.file for file in found if file.settings.file is not None}):
             _tell(f"settings: {config_file}", "bright_black")
@@ -281,6 +297,8 @@ def _check_stdin(configurations: Configurations, given: dict[str, Any], fixing: 
     from devlint import files, run
 
     name = given["stdin_filename"] or "-"
+    if sys.stdin is None:
+        raise Failure("stdin is closed, so there is nothing to check")
     raw = sys.stdin.buffer.read()
     absolute = os.path.abspath(name)
     try:
@@ -291,13 +309,13 @@ def _check_stdin(configurations: Configurations, given: dict[str, Any], fixing: 
     prints_text = (fixing or given["add_ignores"]) and not given["show_diff"]
     if given["force_exclude"] and files.excluded(absolute, settings):
         if prints_text:
-            _print_bytes(raw)
+            _print(raw, sys.stdout)
         return CLEAN
     file = files.File(name, files.printable(name), settings)
     outcome = run.run_text(raw, file, run.Plan(action, unsafe=given["unsafe_fixes"]))
     after = outcome.changes[0].after if outcome.changes else raw
     if prints_text:
-        _print_bytes(after)
+        _print(after, sys.stdout)
     # stdout is taken by the new text
     report_to = sys.stderr if prints_text else sys.stdout
     shown = after if prints_text else raw
@@ -349,20 +367,31 @@ def _conclude(
             _tell(f"Added ignore comments to {_count(len(outcome.changes), 'file')}.")
         return FAILURE if failed else CLEAN
     if given["show_diff"]:
-        _print(_diff(outcome), given["output_file"], stdout)
-        if not given["quiet"] and outcome.applied:
+        diff = _diff(outcome)
+        if given["output_file"] is None and _colored(given, stdout):
+            from devlint.report.diff import painted
+
+            diff = painted(diff)
+        _deliver(diff, given["output_file"], stdout)
+        if given["show_fixes"] and outcome.applied:
+            _tell(_fixes(outcome, "Would fix"))
+        elif not given["quiet"] and outcome.applied:
             _tell(f"Would fix {_count(len(outcome.applied), 'fault')} in {_count(len(outcome.changes), 'file')}.")
         changed = bool(outcome.changes) and not given["exit_zero"]
         return FAILURE if failed else FINDINGS if changed else CLEAN
-    if given["show_fixes"]:
-        _tell(_fixes(outcome))
-    if given["fix_only"]:
-        if not given["quiet"] and not given["show_fixes"]:
-            _tell(f"Fixed {_count(len(outcome.applied), 'fault')} in {_count(len(outcome.changes), 'file')}.")
-    else:
-        _print(_report(outcome, common, given, text, stdout), given["output_file"], stdout)
+    summed_up = common.output_format == "text" and not given["statistics"] and not given["fix_only"]
+    if given["show_fixes"] and (given["fix_files"] or given["fix_only"]):
+        _tell(_fixes(outcome, "Fixed"))
+    elif not given["quiet"] and (given["fix_only"] or (outcome.applied and not summed_up)):
+        _tell(f"Fixed {_count(len(outcome.applied), 'fault')} in {_count(len(outcome.changes), 'file')}.")
+    if not given["fix_only"]:
+        _deliver(_report(outcome, common, given, text, stdout), given["output_file"], stdout)
         if common.output_format == "concise" and not given["quiet"]:
-            _hint(outcome, given)
+            from devlint.report import fixable
+
+            hint = fixable([(file.name, finding) for file, finding in outcome.findings], common.unsafe_fixes)
+            if hint:
+                _tell(f"{hint}.")
     if failed:
         return FAILURE
     if given["exit_zero"]:
@@ -379,9 +408,7 @@ def _report(
     from devlint import report
 
     findings = [(file.name, finding) for file, finding in outcome.findings]
-    color = _color(given["color"])
-    if color is None:
-        color = given["output_file"] is None and _is_terminal(stdout)
+    color = _colored(given, stdout)
     if given["statistics"]:
         return report.statistics(findings, common.output_format, color)
     import shutil
@@ -391,9 +418,11 @@ def _report(
         findings,
         sources=text,
         color=color,
-        width=shutil.get_terminal_size().columns,
+        width=shutil.get_terminal_size(_NO_TERMINAL).columns,
         files_checked=outcome.checked,
         fixed=len(outcome.applied),
+        unsafe_fixes=common.unsafe_fixes,
+        quiet=given["quiet"],
     )
 
 
@@ -404,29 +433,18 @@ def _diff(outcome: Outcome) -> str:
     return "".join(fix.diff(change.file.name, change.before, change.after) for change in changes)
 
 
-def _fixes(outcome: Outcome) -> str:
-    """What was fixed, by file: how often, the rule, what was done."""
+def _fixes(outcome: Outcome, done: str) -> str:
+    """What is fixed, by file: how often, the rule, what is done."""
     counts: dict[str, dict[tuple[str, str], int]] = {}
     for file, finding in outcome.applied:
         title = finding.fix.title if finding.fix is not None else ""
         of_file = counts.setdefault(file.name, {})
         of_file[finding.rule, title] = of_file.get((finding.rule, title), 0) + 1
-    lines = [f"Fixed {_count(len(outcome.applied), 'fault')}{':' if counts else '.'}"]
+    lines = [f"{done} {_count(len(outcome.applied), 'fault')}{':' if counts else '.'}"]
     for name in sorted(counts):
         lines.append(f"  {name}:")
         lines += [f"    {number} x {rule}: {title}" for (rule, title), number in counts[name].items()]
     return "\n".join(lines)
-
-
-def _hint(outcome: Outcome, given: dict[str, Any]) -> None:
-    fixes = [finding.fix.safe for _, finding in outcome.findings if finding.fix is not None]
-    safe, unsafe = fixes.count(True), fixes.count(False)
-    if safe and unsafe:
-        _tell(f"{safe} fixable with --fix, {unsafe} more with --unsafe-fixes.")
-    elif safe:
-        _tell(f"{safe} fixable with --fix.")
-    elif unsafe:
-        _tell(f"{unsafe} fixable with --fix --unsafe-fixes.")
 
 
 def _timing(outcome: Outcome, walk: float, work: float, rest: float) -> None:
@@ -449,35 +467,32 @@ def _tell(message: str, style: str | None = None) -> None:
     click.echo(click.style(message, fg=style) if style else message, err=True)
 
 
-def _print(text: str, output_file: str | None, stdout: Any) -> None:
-    if output_file is not None:
-        from devlint import fix
-
-        raw = text.encode("utf-8", "backslashreplace")
-        try:
-            if os.path.exists(output_file) and not os.path.isfile(output_file):  # /dev/stdout, a pipe
-                with open(output_file, "wb") as file:
-                    file.write(raw)
-            else:
-                fix.write(output_file, raw)
-        except OSError as error:
-            raise Failure(f"{output_file}: cannot be written: {error.strerror or error}") from error
+def _deliver(report: str, output_file: str | None, stdout: Any) -> None:
+    if output_file is None:
+        _print(report, stdout)
         return
+    from devlint import fix
+
+    raw = report.encode("utf-8", "backslashreplace")
     try:
-        stdout.write(text)
-        stdout.flush()
-    except BrokenPipeError:
-        _detach_stdout()
+        if os.path.exists(output_file) and not os.path.isfile(output_file):  # /dev/stdout, a pipe
+            with open(output_file, "wb") as file:
+                file.write(raw)
+        else:
+            fix.write(output_file, raw)
+    except OSError as error:
+        raise Failure(f"{output_file}: cannot be written: {error.strerror or error}") from error
 
 
-def _detach_stdout() -> None:
-    """The reader has seen enough; without this the interpreter would complain while it shuts down."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _print_bytes(raw: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(raw)
+def _print(content: str | bytes, stream: Any) -> None:
+    try:
+        (stream if isinstance(content, str) else stream.buffer).write(content)
+        stream.flush()
+    except OSError as error:
+        # without this the interpreter would complain while it shuts down
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):  # a reader that has seen enough is no failure
+            raise Failure(f"the output cannot be written: {error.strerror or error}") from error
 
 
 def _count(number: int, what: str) -> str:
@@ -493,6 +508,12 @@ def _color(choice: str) -> bool | None:
     if os.environ.get("FORCE_COLOR"):
         return True
     return False if os.environ.get("TERM") == "dumb" else None
+
+
+def _colored(given: dict[str, Any], stdout: Any) -> bool:
+    """Whether to colour the report."""
+    color = _color(given["color"])
+    return given["output_file"] is None and _is_terminal(stdout) if color is None else color
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -530,7 +551,7 @@ def _text(path: str) -> str | None:
         return None
 
 
-def _decoded(raw: bytes) -> str | None:
+def _decoded(raw: bytes) -> str:
     import io
     import tokenize
 
@@ -538,7 +559,7 @@ def _decoded(raw: bytes) -> str | None:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         return raw.decode(encoding)
     except (SyntaxError, UnicodeDecodeError, LookupError):
-        return None
+        return raw.decode("utf-8", "replace")  # the finding is about what cannot be decoded
 
 
 # the other commands -------------------------------------------------------------------------------------
@@ -562,9 +583,10 @@ def explain(rule: str | None, every: bool, form: str) -> int:
         raise click.UsageError("give one rule, or --all")
     known = docs.rules()
     if rule is not None and rule not in known:
+        if rule in GROUPS:
+            raise click.UsageError(f"`{rule}` is a group; `devlint rules` lists the rules in it")
         raise click.UsageError(f"no rule is called `{rule}`{suggestion(rule, known)} (`devlint rules` lists them)")
-    page = docs.explain_all(form) if rule is None else docs.explain(rule, form)
-    click.echo(page.rstrip("\n"))
+    _print(docs.explain_all(form) if rule is None else docs.explain(rule, form), sys.stdout)
     return CLEAN
 
 
@@ -574,11 +596,11 @@ def rules(form: str) -> int:
     """List all rules with their groups and what they fix."""
     from devlint import docs
 
-    click.echo(docs.table(form).rstrip("\n"))
+    _print(docs.table(form), sys.stdout)
     return CLEAN
 
 
-@main.command()
+@main.command(short_help="Show the settings in force for a file, and why.")
 @click.argument("path", default=".", metavar="[PATH]")
 @_options(_SETTINGS)
 def config(path: str, **given: Any) -> int:
@@ -593,7 +615,7 @@ def config(path: str, **given: Any) -> int:
     absolute = os.path.abspath(path)
     try:
         settings = configurations.for_folder(absolute if os.path.isdir(absolute) else os.path.dirname(absolute))
-        click.echo("\n".join(_described(settings, path)))
+        _print("\n".join([*_described(settings, path), ""]), sys.stdout)
     except ConfigError as error:
         raise Failure(str(error)) from error
     return CLEAN
@@ -604,9 +626,13 @@ def _described(settings: Settings, path: str) -> Iterator[str]:
 
     from devlint.cache import folder_for
     from devlint.config import KEYS, shown
+    from devlint.files import left_out
 
     source = shown(settings.file) if settings.file is not None else "no configuration file"
     yield f"Settings for {path}: {source}, patterns relative to {settings.root}"
+    reason = left_out(path, settings)
+    if reason is not None:
+        yield f"Left out, unless named on the command line: {reason}"
     yield ""
     for key in KEYS:
         field = key.replace("-", "_")
@@ -635,12 +661,14 @@ def _described(settings: Settings, path: str) -> Iterator[str]:
     reasons = settings.reasons(path)
     for title, wanted in (("In force", True), ("Off", False)):
         names = [name for name, (on, _) in reasons.items() if on == wanted]
+        if not names:
+            continue
         yield ""
         yield f"{title} ({_count(len(names), 'rule')}):"
         yield from (f"  {name:<32} {reasons[name][1]}" for name in names)
 
 
-@main.command()
+@main.command(short_help="Remove the cache.")
 @click.argument("folders", nargs=-1, metavar="[FOLDERS]...")
 @click.option("--cache-dir", metavar="FOLDER", help="A cache that lies elsewhere.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not say what was removed.")
@@ -649,10 +677,16 @@ def clean(folders: tuple[str, ...], cache_dir: str | None, quiet: bool) -> int:
     from devlint import cache
 
     problems = 0
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise Failure(f"{folder}: no such folder")
     for folder in _cache_folders(folders or (".",), cache_dir):
         try:
-            if cache.clear(folder) and not quiet:
+            removed = cache.clear(folder)
+            if not quiet and removed:
                 _tell(f"removed {folder}")
+            elif not quiet and folder == cache_dir:
+                _tell(f"{folder}: there is no cache of devlint's in it")
         except OSError as error:
             problems += 1
             _tell(f"error: {folder}: cannot be removed: {error.strerror or error}", "red")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from devlint.config import ConfigError, Configurations, Settings, matches, relative_to, rules_of
@@ -40,6 +40,9 @@ def find(
         path = _tidy(given)
         if not os.path.exists(path):
             problem(f"{printable(path)}: {_missing(path)}")
+            continue
+        if not os.path.isdir(path) and not os.path.isfile(path):
+            problem(f"{printable(path)}: is neither a file nor a folder; `-` reads stdin")
             continue
         walk = _walk if os.path.isdir(path) else _single
         try:
@@ -96,6 +99,29 @@ def _single(
 def excluded(path: str, settings: Settings) -> bool:
     """Whether ``exclude`` or ``extend-exclude`` covers ``path`` (absolute) or a folder above it, up to the root."""
     return any(matches(patterns, path, settings.root) for patterns in (*settings.exclude, *settings.extend_exclude))
+
+
+def left_out(path: str, settings: Settings) -> str | None:
+    """Why a check of the folder around ``path`` would not come by it, or ``None``."""
+    path = os.path.abspath(path)
+    for key, several in (("exclude", settings.exclude), ("extend-exclude", settings.extend_exclude)):
+        for patterns in several:
+            for glob in patterns.globs:
+                if matches(replace(patterns, globs=(glob,)), path, settings.root):
+                    return f"`{glob}` in {key}"
+    if settings.respect_gitignore:
+        folder, name = os.path.split(path)
+        own = _ignore_file(os.path.join(folder, ".gitignore"), folder)
+        ignores = (*(() if own is None else (own,)), *_above(folder))
+        is_folder = os.path.isdir(path)
+        while True:
+            if _ignored(path, name, is_folder, ignores):
+                return f"git ignores {path}"
+            path, is_folder = os.path.dirname(path), True
+            if all(relative_to(path, scope.base) is None for scope in ignores):
+                break
+            name = os.path.basename(path)
+    return None
 
 
 class _Scope:

@@ -292,7 +292,8 @@ def write(path: str, data: bytes) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         if not os.path.isdir(folder):
             raise FileNotFoundError(errno.ENOENT, "there is no such folder", folder)
-        raise PermissionError(errno.EACCES, "its folder is read-only, so it cannot be replaced in one step", path)
+        reason = "its folder is read-only" + ("" if old is None else ", so it cannot be replaced in one step")
+        raise PermissionError(errno.EACCES, reason, path)
     temporary = os.path.join(folder, f".devlint-{secrets.token_hex(8)}.tmp")
     try:
         mode = 0o666 if old is None else 0o600  # nobody else's to read before it has the old file's mode

@@ -232,6 +232,10 @@ def _process(done: _Done, plan: Plan) -> _Done:
             from devlint import suppress
 
             done.after = suppress.add_ignores(raw, file.name, file.settings)
+            if done.after == raw:
+                finding = done.findings[0]
+                place = f"{file.name}:{finding.span.row}:{finding.span.column}"
+                done.problem = f"{place}: no ignore comment can be added: {finding.message}"
     except Exception as error:
         # a fault of devlint's own in one file must not cost the others their results
         what = f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,25 @@ def test_a_failure_gives_2_and_the_others_are_checked(toys: Path) -> None:
     assert result.stderr.startswith("error: nope: no such file or folder")
 
 
+def test_an_exception_that_nobody_expected_is_shown_and_gives_2(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("devlint.files.find", lambda *_, **__: 1 / 0)
+    result = check()
+    assert result.exit_code == 2
+    assert "ZeroDivisionError" in result.stderr
+    assert "error: this is a fault of devlint's own; please report it" in result.stderr
+
+
+@posix
+def test_what_is_neither_a_file_nor_a_folder_is_not_waited_for(toys: Path) -> None:
+    os.mkfifo("pipe.py")
+    result = check("pipe.py")
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (
+        2,
+        "error: pipe.py: is neither a file nor a folder; `-` reads stdin",
+    )
+    assert check("d.py", ".").exit_code == 1
+
+
 def test_a_failure_of_devlint_itself_gives_2(toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devlint.flow.Flow.__init__", lambda *_: 1 / 0)
     result = check("--output-format", "json", "--no-cache", "d.py")
@@ -69,7 +89,7 @@ def test_a_failure_of_devlint_itself_gives_2(toys: Path, monkeypatch: pytest.Mon
 
 def test_a_tree_without_python_files_is_said_to_be_so(project: Path) -> None:
     result = check()
-    assert (result.exit_code, result.stderr) == (0, "no Python files under .\n")
+    assert (result.exit_code, result.stderr) == (0, "no Python files to check under .\n")
     assert check("-q").stderr == ""
 
 
@@ -154,7 +174,11 @@ def test_every_key_of_the_settings_is_an_option(name: str) -> None:
         (["check", "--jobs", "0"], "--jobs"),
         (["check", "--per-file-ignores", "a.py"], "is not PATTERN:RULE,RULE"),
         (["explain", "poor_nam"], "no rule is called `poor_nam`; did you mean `poor-name`?"),
+        (["explain", "performance"], "`performance` is a group; `devlint rules` lists the rules in it"),
         (["explain"], "give one rule, or --all"),
+        (["check", "--select", ""], "it is empty"),
+        (["check", "--stdin-filename", "x.py", "a.py"], "give `-` instead of other paths"),
+        (["clean", "nope"], "nope: no such folder"),
         (["rules", "--format", "jsno"], "did you mean `json`?"),
         (["check", "-", "a.py"], "cannot be combined"),
         (["check", "--fix", "--add-ignores"], "contradict"),
@@ -195,9 +219,32 @@ def test_text_shows_the_code_and_what_can_be_fixed(toys: Path) -> None:
 def test_concise_says_on_stderr_what_can_be_fixed(toys: Path) -> None:
     result = check("--output-format", "concise")
     assert len(result.stdout.splitlines()) == 3
-    assert result.stderr == "1 fixable with --fix, 1 more with --unsafe-fixes.\n"
-    assert check("--output-format", "concise", "c.py").stderr == "1 fixable with --fix --unsafe-fixes.\n"
+    assert result.stderr == "1 fixable with `--fix`, 1 more with `--unsafe-fixes`.\n"
+    assert check("--output-format", "concise", "c.py").stderr == "1 fixable with `--fix --unsafe-fixes`.\n"
     assert check("--output-format", "concise", "-q").stderr == ""
+
+
+def test_where_unsafe_fixes_are_taken_into_account_they_count_as_fixable(toys: Path) -> None:
+    (toys / "devlint.toml").write_text("unsafe-fixes = true")
+    result = check("--output-format", "concise", "b.py", "c.py")
+    assert [line.endswith(" [*]") for line in result.stdout.splitlines()] == [True, True]
+    assert result.stderr == "2 fixable with `--fix`.\n"
+    assert check("b.py", "c.py").stdout.endswith("2 fixable with `--fix`.\n")
+
+
+def test_quiet_text_is_findings_alone(toys: Path) -> None:
+    assert check("-q", "d.py").stdout == ""
+    found = check("-q", "a.py", "b.py").stdout
+    assert check("a.py", "b.py").stdout.startswith(found + "\nFound 1 error and 1 warning")
+
+
+def test_nothing_is_all_clear_where_nothing_could_be_checked(toys: Path) -> None:
+    assert check("nope.py").stdout == "Nothing was checked.\n"
+
+
+def test_what_cannot_be_decoded_is_shown_all_the_same(project: Path) -> None:
+    (project / "a.py").write_bytes(b"import torch\nx = '\xe9'\n")
+    assert "2 | x = '\ufffd'\n  |      ^" in check("a.py").stdout
 
 
 def test_statistics_count_by_rule(toys: Path) -> None:
@@ -290,6 +337,7 @@ def test_fix_writes_safe_fixes_and_reports_the_rest(toys: Path) -> None:
     result = check("--fix", "--output-format", "json")
     assert (result.exit_code, rows(result)) == (1, [("a.py", "fatal-name"), ("c.py", "poor-name")])
     assert (text(toys / "b.py"), text(toys / "c.py")) == ("good", "poorer")
+    assert result.stderr == "Fixed 1 fault in 1 file.\n"
     assert "Fixed 1 fault" in devlint("check", "--fix", "--unsafe-fixes", "c.py").stdout
     assert text(toys / "c.py") == "good"
 
@@ -310,6 +358,12 @@ def test_diff_prints_writes_nothing_and_gives_1(toys: Path) -> None:
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "")
 
 
+def test_a_diff_has_colours_where_a_report_would(toys: Path) -> None:
+    plain, colored = check("--diff", "b.py").stdout, check("--diff", "--color", "always", "b.py").stdout
+    assert "\x1b[31m-poor\x1b[0m\n\x1b[32m+good\x1b[0m\n" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
+
+
 def test_fix_only_reports_nothing_that_is_left(toys: Path) -> None:
     result = check("--fix-only")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Fixed 1 fault in 1 file.\n")
@@ -328,6 +382,9 @@ def test_a_fix_can_be_made_to_fail(toys: Path) -> None:
 def test_show_fixes_lists_what_was_done(toys: Path) -> None:
     result = check("--fix", "--show-fixes", "b.py")
     assert result.stderr == "Fixed 1 fault:\n  b.py:\n    1 x poor-name: call it `good`\n"
+    assert check("--show-fixes", "c.py").stderr == ""
+    listed = check("--diff", "--show-fixes", "--unsafe-fixes", "c.py").stderr
+    assert listed == "Would fix 1 fault:\n  c.py:\n    1 x poor-name: call it `good`\n"
     assert check("--fix", "--show-fixes", "b.py").stderr == "Fixed 0 faults.\n"
 
 
@@ -344,6 +401,14 @@ def test_ignore_comments_are_added(toys: Path) -> None:
     assert check().exit_code == 0
 
 
+def test_where_no_ignore_comment_can_be_added_that_is_said(toys: Path) -> None:
+    write(toys, bad="x = (")
+    result = check("--add-ignores", "bad.py", "a.py")
+    assert (result.exit_code, text(toys / "bad.py")) == (2, "x = (")
+    assert "error: bad.py:2:5: no ignore comment can be added: '(' was never closed" in result.stderr
+    assert text(toys / "a.py").endswith("ignore[fatal-name]")
+
+
 # stdin --------------------------------------------------------------------------------------------------
 
 
@@ -354,6 +419,7 @@ def test_stdin_is_checked_under_the_name_given(toys: Path) -> None:
     assert (result.exit_code, rows(result)) == (1, [("x.py", "fatal-name")])
     assert check("--stdin-filename", "tests/x.py", "-", stdin=source).exit_code == 0
     assert "2 | fatal" in check("-", stdin=source).stdout
+    assert rows(check("--output-format", "json", "--stdin-filename", "x.py", stdin=source)) == [("x.py", "fatal-name")]
 
 
 def test_fixing_stdin_gives_the_new_text_on_stdout_and_the_rest_on_stderr(toys: Path) -> None:
@@ -422,6 +488,24 @@ def test_config_says_what_is_in_force_and_why(toys: Path) -> None:
         ["trial-name", "select ALL"],
     ]
     assert "poor-name" in devlint("config").stdout.split("Off (")[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("build/x.py", "`build` in exclude"),
+        ("gen/x.py", "`gen` in extend-exclude"),
+        ("out/deep/x.py", "git ignores {}/out"),
+        ("a.py", None),
+    ],
+)
+def test_config_says_why_a_file_would_be_left_out(project: Path, path: str, reason: str | None) -> None:
+    (project / ".git").mkdir()
+    (project / ".gitignore").write_text("out\n")
+    (project / "devlint.toml").write_text('extend-exclude = ["gen"]')
+    second = devlint("config", path).stdout.splitlines()[1]
+    expected = f"Left out, unless named on the command line: {reason.format(project)}" if reason else ""
+    assert second == expected
 
 
 def test_config_with_an_error_gives_2(toys: Path) -> None:
@@ -505,6 +589,40 @@ def test_a_closed_pipe_is_no_traceback(project: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait(60) == 1
+
+
+@posix
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        (">&-", 1, ""),
+        ("2>&-", 1, ""),
+        ("<&-", 1, ""),
+        ("- <&-", 2, "error: stdin is closed, so there is nothing to check\n"),
+        pytest.param(
+            ">/dev/full",
+            2,
+            "error: the output cannot be written: No space left on device\n",
+            marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device"),
+        ),
+    ],
+)
+def test_streams_that_are_closed_or_full_are_no_traceback(
+    project: Path, redirection: str, code: int, said: str
+) -> None:
+    (project / "bad.py").write_text("import torch\nx = (\n")
+    command = f"'{sys.executable}' -m devlint check {redirection}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+@posix
+def test_a_pipe_closed_before_anything_is_read_changes_no_exit_code(project: Path) -> None:
+    command = [sys.executable, "-m", "devlint", "rules"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(60)) == (b"", 0)
 
 
 @posix

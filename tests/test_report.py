@@ -230,6 +230,12 @@ def test_the_diff_of_a_fix_shows_edits_far_apart_and_inserted_lines():
     ) in render("text", finding)
 
 
+def test_the_diff_of_a_fix_shows_what_a_line_moves_past():
+    moved = (Edit(Span(1, 1, 1, 1), "b\n"), Edit(Span(2, 1, 3, 1), ""))
+    finding = Finding("r", "memory", "warning", "m", Span(1, 1, 1, 2), (), Fix("t", True, moved))
+    assert "= fix (safe): t\n1 + b\n1   a\n2 - b\n\n" in render("text", finding, source="a\nb\nc\n")
+
+
 def test_the_diff_of_a_fix_that_removes_lines_shows_only_those():
     finding = Finding(
         "r", "memory", "warning", "m", Span(2, 1, 2, 2), (), Fix("t", True, (Edit(Span(2, 1, 3, 1), ""),))

@@ -20,7 +20,8 @@ class Report:
     """What there is to report.
 
     ``findings`` are pairs of a path as shown and a finding, sorted; ``sources`` gives a file's text, ``None`` where
-    it cannot be had; ``width`` is the terminal's; ``fixed`` counts the faults already repaired.
+    it cannot be had; ``width`` is the terminal's; ``fixed`` counts the faults already repaired. With ``unsafe_fixes``
+    the option ``--fix`` applies unsafe fixes too; ``quiet`` leaves out what is no finding.
     """
 
     findings: Sequence[tuple[str, Finding]]
@@ -29,6 +30,8 @@ class Report:
     width: int
     files_checked: int
     fixed: int
+    unsafe_fixes: bool
+    quiet: bool
 
 
 def render(
@@ -40,11 +43,24 @@ def render(
     width: int,
     files_checked: int,
     fixed: int = 0,
+    unsafe_fixes: bool = False,
+    quiet: bool = False,
 ) -> str:
     """The report in one of :data:`FORMATS`: empty, or ending with a newline, and always encodable as UTF-8."""
     module = importlib.import_module(f"{__name__}.{output_format.replace('-', '_')}")
-    text: str = module.render(Report(findings, sources, color, width, files_checked, fixed))
+    text: str = module.render(Report(findings, sources, color, width, files_checked, fixed, unsafe_fixes, quiet))
     return text
+
+
+def fixable(findings: Sequence[tuple[str, Finding]], unsafe_fixes: bool) -> str:
+    """How many of the findings the fix options would repair; empty where none."""
+    fixes = [finding.fix.safe or unsafe_fixes for _, finding in findings if finding.fix is not None]
+    now, more = fixes.count(True), fixes.count(False)
+    if now and more:
+        return f"{now} fixable with `--fix`, {more} more with `--unsafe-fixes`"
+    if now:
+        return f"{now} fixable with `--fix`"
+    return f"{more} fixable with `--fix --unsafe-fixes`" if more else ""
 
 
 def statistics(findings: Sequence[tuple[str, Finding]], output_format: str, color: bool) -> str:

@@ -12,6 +12,6 @@ def render(report: Report) -> str:
     for path, finding in report.findings:
         place = f"{style.path(printable(path))}:{finding.span.row}:{finding.span.column}:"
         rule = style.level(finding.level, f"{finding.level}[{finding.rule}]")
-        mark = " [*]" if finding.fix is not None and finding.fix.safe else ""
+        mark = " [*]" if finding.fix is not None and (finding.fix.safe or report.unsafe_fixes) else ""
         lines.append(f"{place} {rule} {printable(finding.message)}{mark}\n")
     return "".join(lines)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
 from devlint.finding import Edit, Finding, Fix, Note, Span
-from devlint.report import Report
+from devlint.report import Report, fixable
 from devlint.report.frame import CONTEXT, Row, clip, frame, split_lines
 from devlint.report.style import Style, printable
 
@@ -27,13 +27,17 @@ def render(report: Report) -> str:
         return None if text is None else split_lines(text)
 
     blocks = ["\n".join(_block(style, report.width, lines, path, finding)) for path, finding in report.findings]
-    return "\n\n".join([*blocks, summary(report, style)]) + "\n"
+    if not report.quiet:
+        blocks.append(summary(report, style))
+    return "\n\n".join(blocks) + "\n" if blocks else ""
 
 
 def summary(report: Report, style: Style) -> str:
     """The last line: what was found, where, and what the fix options would do about it."""
     files = "1 file" if report.files_checked == 1 else f"{report.files_checked} files"
     fixed = f"Fixed {_count(report.fixed, 'fault')}. " if report.fixed else ""
+    if not report.findings and not report.files_checked:
+        return "Nothing was checked."
     if not report.findings:
         return fixed + style.good("All clear:") + f" {files} checked."
     levels = [finding.level for _, finding in report.findings]
@@ -42,13 +46,8 @@ def summary(report: Report, style: Style) -> str:
     ]
     affected = len({path for path, _ in report.findings})
     text = f"{fixed}Found {' and '.join(counts)} in {affected} of {files}"
-    fixes = [finding.fix.safe for _, finding in report.findings if finding.fix is not None]
-    safe, unsafe = fixes.count(True), fixes.count(False)
-    if safe and unsafe:
-        return f"{text}; {safe} fixable with `--fix`, {unsafe} more with `--unsafe-fixes`."
-    if safe:
-        return f"{text}; {safe} fixable with `--fix`."
-    return f"{text}; {unsafe} fixable with `--fix --unsafe-fixes`." if unsafe else f"{text}."
+    hint = fixable(report.findings, report.unsafe_fixes)
+    return f"{text}; {hint}." if hint else f"{text}."
 
 
 def _count(number: int, what: str) -> str:
@@ -115,7 +114,7 @@ def _edits(fix: Fix | None) -> list[Edit]:
 def _diff(style: Style, gutter: int, room: int, lines: list[str], fix: Fix) -> Iterator[str]:
     changed = [change for first, old, new in _hunks(lines, fix) for change in _changes(first, old, new)]
     for number, sign, line, focus in changed[:_MOST_DIFF_LINES]:
-        paint = style.removed if sign == "-" else style.added
+        paint = style.removed if sign == "-" else style.added if sign == "+" else str
         head = style.gutter(f"{number:>{gutter}}")
         yield f"{head} {paint(f'{sign} {clip(line, focus, focus, room)[0]}'.rstrip())}"
     if len(changed) > _MOST_DIFF_LINES:
@@ -123,12 +122,12 @@ def _diff(style: Style, gutter: int, room: int, lines: list[str], fix: Fix) -> I
 
 
 def _hunks(lines: list[str], fix: Fix) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Groups of edits that touch the same lines: the first line's number, the lines before, the lines after."""
+    """Groups of edits that lie close together: the first line's number, the lines before, the lines after."""
     group: list[Edit] = []
     for edit in _edits(fix):
         if edit.span.end_row > len(lines):
             return  # the file has changed since
-        if group and edit.span.row > max(e.span.end_row for e in group):
+        if group and edit.span.row > max(e.span.end_row for e in group) + CONTEXT:
             yield _applied(lines, group)
             group = []
         group.append(edit)
@@ -155,9 +154,12 @@ def _between(lines: list[str], row: int, column: int, end_row: int, end_column: 
 
 
 def _changes(first: int, old: list[str], new: list[str]) -> Iterator[tuple[int, str, str, int]]:
-    """The lines that differ: number, sign, line, and the column a cut should keep in view."""
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    """The lines that differ, and those between them: number, sign, line, and the column a cut should keep in view."""
+    steps = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    for at, (tag, i1, i2, j1, j2) in enumerate(steps):
         if tag == "equal":
+            if 0 < at < len(steps) - 1:
+                yield from ((first + i, " ", old[i], 0) for i in range(i1, i2))
             continue
         focus = _first_difference(old[i1], new[j1]) if i1 < i2 and j1 < j2 else 0
         for i in range(i1, i2):
