@@ -234,6 +234,9 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return Value(MODULE, HOST, node, ref=name, obj=node)
     if name == "accelerate.Accelerator":
         return Value(INSTANCE, ref=None, text="accelerator")
+    if any(part.endswith("Pipeline") for part in name.split(".")):
+        # no module, whatever the name it is held in: what it gives may be images and arrays
+        return Value(INSTANCE, ref=None, text="pipeline")
     if name.startswith("torchmetrics."):
         return UNKNOWN
     function = frame.scope.function_names.get(name)

@@ -59,6 +59,7 @@ def _array_result(kind: str, name: str) -> Value:
 
 
 def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
+    """``receiver.name(...)``, sorted by what the receiver is."""
     kind = receiver.kind
     if name in table.MOVES and kind in (TENSOR, THING, MODULE, UNKNOWN_KIND, SELF):
         return moves.move(frame, node, func, receiver, name, calls.arguments(frame, node))
@@ -94,21 +95,21 @@ def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, nam
             copies.read(frame, node, receiver)
         return receiver if name in arrays.VIEWS else _array_result(kind, name)
     if kind == OPTIMIZER:
-        return optimizers.method(frame, node, func, receiver, name, args)
+        return optimizers.method(frame, node, func, receiver, name)
     if kind == GENERATOR:
         return receiver if name == "manual_seed" else UNKNOWN
     if kind == LOADER:
         return receiver if name == "__iter__" else UNKNOWN
     if kind == PARAMS:
         return receiver
-    return unknown_method(frame, node, func, name, args)
+    return _unknown_method(frame, node, func, name, args)
 
 
-def unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str, args: Args) -> Value:
+def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str, args: Args) -> Value:
     """A method of something unknown: some names say enough."""
     if name == "parameters":
         return Value(PARAMS, UNKNOWN_PLACE, node)
-    if name == "prepare" or name == "setup" or name == "setup_dataloaders":
+    if name in ("prepare", "setup", "setup_dataloaders"):
         holder = (frame.key(func.value) or "").rpartition(".")[2]
         if "accelerator" in holder or holder == "fabric":
             return loaders.prepared(frame, func, args)
@@ -127,6 +128,8 @@ def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: 
         if name == "prepare":
             return loaders.prepared(frame, node.func, args)
         return UNKNOWN
+    if receiver.text == "pipeline" and name in table.MOVES:
+        return receiver
     if receiver.text == "distribution" and name in _OF_DISTRIBUTIONS:
         if name in ("log_prob", "cdf", "icdf"):
             frame.meet(node, [(node.func, tensor(receiver.place, receiver.origin)), *args.positional], f"`{name}`")
@@ -166,7 +169,7 @@ def _self_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Va
     value = attributes.attribute(frame, func, receiver, name)
     frame.values[func] = value
     if value.kind == UNKNOWN_KIND:
-        return unknown_method(frame, node, func, name, args)
+        return _unknown_method(frame, node, func, name, args)
     return calls.call_value(frame, node, value, args)
 
 
