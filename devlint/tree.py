@@ -115,7 +115,8 @@ CHILDREN: dict[str, tuple[str, ...]] = {
 # Operators carry no children of interest; the flow reads them from their parent.
 _SKIPPED_FIELDS = frozenset({"operator"})
 
-_FIELDS: dict[type, tuple[str, ...]] = {
+#: The same by class, without operators, and last first: as a stack takes them.
+FIELDS: dict[type, tuple[str, ...]] = {
     getattr(cst, name): tuple(f for f in reversed(fields) if f not in _SKIPPED_FIELDS)
     for name, fields in CHILDREN.items()
     if hasattr(cst, name)
@@ -134,7 +135,7 @@ def index(module: cst.Module) -> tuple[Parents, Nodes]:
     """One walk: the parent of every code node, and the nodes of each class in source order."""
     parents: Parents = {}
     nodes: Nodes = {}
-    fields_of = _FIELDS
+    fields_of = FIELDS
     stack: list[cst.CSTNode] = [module]
     pop, push = stack.pop, stack.append
     while stack:
@@ -164,7 +165,7 @@ def index(module: cst.Module) -> tuple[Parents, Nodes]:
 
 def walk(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The code nodes below and including ``root``, in source order."""
-    fields_of = _FIELDS
+    fields_of = FIELDS
     stack = [root]
     while stack:
         node = stack.pop()

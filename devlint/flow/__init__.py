@@ -88,6 +88,7 @@ class Flow:
 
     @property
     def used_summaries(self) -> tuple[str, ...]:
+        """Digests of the summaries of other files that were asked for, in order."""
         return tuple(sorted(self._used))
 
     def value(self, node: cst.CSTNode) -> Value:
@@ -145,6 +146,7 @@ class Flow:
     # asked while following ----------------------------------------------------------------------
 
     def named(self, qualified: str) -> Value:
+        """The value of a name of another package or file."""
         value = self._named.get(qualified)
         if value is None:
             value = self._named[qualified] = Value(NAME, ref=qualified)

@@ -20,6 +20,7 @@ class Args(NamedTuple):
     starred: bool
 
     def get(self, position: int | None, *names: str) -> Operand | None:
+        """The argument of one of the names, or at the position; ``None`` where it is not given."""
         for name in names:
             found = self.keywords.get(name)
             if found is not None:
@@ -29,19 +30,23 @@ class Args(NamedTuple):
         return None
 
     def value(self, position: int | None, *names: str) -> Value | None:
+        """What :meth:`get` finds is."""
         found = self.get(position, *names)
         return None if found is None else found[1]
 
     @property
     def all(self) -> list[Operand]:
+        """Every argument, however it is given."""
         return [*self.positional, *self.keywords.values()]
 
 
 def is_true(node: cst.BaseExpression) -> bool:
+    """The constant ``True``."""
     return isinstance(node, cst.Name) and node.value == "True"
 
 
 def is_false(node: cst.BaseExpression) -> bool:
+    """The constant ``False``."""
     return isinstance(node, cst.Name) and node.value == "False"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow import arrays, hypothesis
+from devlint.flow import torch_table as table
 from devlint.flow.frame import Frame
 from devlint.flow.place import SOMEWHERE
 from devlint.flow.scope import Class
@@ -31,11 +32,6 @@ from devlint.flow.value import (
     without_place,
 )
 
-_TENSOR_DATA_ATTRIBUTES = frozenset(
-    "shape ndim is_cuda requires_grad is_leaf layout is_sparse is_quantized names nbytes itemsize is_meta is_mps "
-    "is_xpu grad_fn _version output_nr is_cpu".split()
-)
-_TENSOR_TENSOR_ATTRIBUTES = frozenset("T H mT mH data grad real imag".split())
 _DTYPES = frozenset(
     "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 uint8 short long bool complex64 "
     "complex128 cfloat cdouble float8_e4m3fn float8_e5m2 uint16 uint32 uint64 qint8 quint8".split()
@@ -52,16 +48,16 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
         return frame.flow.named(qualified)
     if kind in (TENSOR, THING):
         if attr == "device":
-            move = (
-                frame.facts.moves.get(base.origin) if base.origin is not None else None
-            )  # x = x.to(device): torch's own spelling
-            is_torchs = (move is not None and move.how == "to") or (kind == TENSOR and _is_torchs(frame, base))
+            move = frame.facts.moves.get(base.origin) if base.origin is not None else None
+            by_to = move is not None and move.how == "to"  # x = x.to(device): torch's own spelling
+            is_torchs = by_to or (kind == TENSOR and _is_torchs(frame, base))
             return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR if is_torchs else None)
         if attr == "dtype":
             return ANY_DTYPE
-        if attr in _TENSOR_DATA_ATTRIBUTES:
+        known = table.ATTRIBUTES.get(attr)
+        if known == "host":
             return HOST_DATA
-        if attr in _TENSOR_TENSOR_ATTRIBUTES:
+        if known == "tensor":
             return base.but(grad=False, obj=None, tracked=False if attr in ("data", "grad") else base.tracked)
         if kind == THING and base.ref != "moved":
             return base if attr != "keys" else UNKNOWN

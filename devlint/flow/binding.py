@@ -13,6 +13,7 @@ from devlint.flow.value import (
     DEVICE,
     DICT,
     LIST,
+    LOADER,
     MODULE,
     SELF,
     TENSOR,
@@ -63,7 +64,7 @@ def _named_value(frame: Frame, name: str, value: Value, target: cst.CSTNode) -> 
         if hypothesis.MODEL_NAME.match(last):
             return Value(MODULE, UNKNOWN_PLACE, target, obj=target)
         if hypothesis.LOADER_NAME.search(last):
-            return Value("loader", UNKNOWN_PLACE, target)
+            return Value(LOADER, UNKNOWN_PLACE, target)
     if value.kind == MODULE and value.obj is None:
         return value.but(obj=target)
     return value

@@ -9,11 +9,14 @@ from devlint.flow.arguments import Args
 from devlint.flow.frame import Frame
 from devlint.flow.value import (
     ARRAY,
+    CLASS,
     DATA,
     DICT,
+    FUNCTION,
     HOST_DATA,
     LIST,
     LOADER,
+    NAME,
     NOTHING,
     PARAMS,
     TENSOR,
@@ -81,7 +84,7 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name == "dict":
         return Value(DICT, items={k: v for k, (_, v) in args.keywords.items()}) if first is None else UNKNOWN
     if name == "sum":
-        return _sum(node, value)
+        return _sum(value)
     if name in ("max", "min"):
         return _extreme(frame, node, args)
     if name in ("abs", "round"):
@@ -117,12 +120,12 @@ def _map(frame: Frame, node: cst.Call, args: Args) -> Value:
         return UNKNOWN
     function, over = args.positional[0], args.positional[1]
     each = element(over[1])
-    if function[1].kind in ("name", "function", "class"):
+    if function[1].kind in (NAME, FUNCTION, CLASS):
         return Value(LIST, items=calls.call_value(frame, node, function[1], Args([(over[0], each)], {}, False)))
     return UNKNOWN
 
 
-def _sum(node: cst.Call, value: Value) -> Value:
+def _sum(value: Value) -> Value:
     each = element(value)
     if each.kind == TENSOR:
         return tensor(each.place, each.origin)

@@ -165,6 +165,7 @@ def _integer(node: cst.BaseExpression) -> int | None:
 
 
 def constant_key(node: cst.BaseExpression) -> str | None:
+    """The key of a dictionary that a constant stands for; ``None`` where it is none."""
     if type(node) is cst.SimpleString:
         return _text(node)
     if type(node) is cst.Integer:

@@ -13,7 +13,6 @@ from devlint.flow.arguments import Operand
 from devlint.flow.facts import Meeting, Wait
 from devlint.flow.place import (
     CANNOT_TELL,
-    DIFFERENT,
     HOST,
     SOMEWHERE,
     UNKNOWN_PLACE,
@@ -21,8 +20,20 @@ from devlint.flow.place import (
     from_string,
     relation,
 )
-from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, MAIN, Class, Function, Scope
+from devlint.flow.scope import (
+    CONSTRUCTOR,
+    DEVICE_SIDE,
+    HOST_SIDE,
+    MAIN,
+    Class,
+    Function,
+    Scope,
+    annotation_names,
+    is_list_of_tensors,
+    is_tensor_annotation,
+)
 from devlint.flow.value import (
+    ARRAY,
     CLASS,
     DATA,
     DEVICE,
@@ -121,6 +132,7 @@ class Frame:
     # names --------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> Value | None:
+        """What a name or path holds, here or around the function; ``None`` where nothing binds it."""
         env = self.env
         if env is not None:
             value = env.get(name)
@@ -278,10 +290,6 @@ class Frame:
 
     # what is recorded ---------------------------------------------------------------------------
 
-    @property
-    def silent(self) -> bool:
-        return self.dead > 0
-
     def meet(self, node: cst.CSTNode, operands: Sequence[Operand], what: str, *, strict: bool = False) -> Value | None:
         """The operands of one operation come together; gives the operand that tells where the result lives."""
         there: Operand | None = None
@@ -334,6 +342,7 @@ class Frame:
             self.constraints.append((a[1].place, b[1].place))
 
     def wait(self, node: cst.CSTNode, what: str, operand: cst.BaseExpression, value: Value, explicit: bool) -> None:
+        """The host reads a value: it waits where that is on a device, and may come too early where it is on its way."""
         if not value.place.is_there:
             copies.read(self, node, value)
         if self.dead or not value.holds_tensors or not value.place.is_there:
@@ -358,14 +367,14 @@ class Frame:
             assert owner is not None
             first = params[0].name.value
             if function.is_classmethod:
-                env[first] = Value("class", ref=owner)
+                env[first] = Value(CLASS, ref=owner)
             else:
                 env[first] = Value(SELF, self.self_place, ref=owner)
         fed = self._fed_tensors() if function.fed else frozenset()
         for param in function.params:
             name = param.name.value
             if name not in env:
-                env[name] = self.values[param] = self.parameter(param, fed)
+                env[name] = self.values[param] = self._parameter(param, fed)
         node_params = function.node.params
         if isinstance(node_params.star_arg, cst.Param):
             env[node_params.star_arg.name.value] = UNKNOWN
@@ -397,17 +406,15 @@ class Frame:
                 found.add(name)
         return frozenset(found)
 
-    def parameter(self, param: cst.Param, fed: frozenset[str]) -> Value:
+    def _parameter(self, param: cst.Param, fed: frozenset[str]) -> Value:
         """What a parameter is taken to be."""
-        from devlint.flow.scope import annotation_names, is_list_of_tensors, is_tensor_annotation
-
         function = self.function
         assert function is not None
         name = param.name.value
         types = annotation_names(param.annotation.annotation) if param.annotation is not None else []
         tails = {t.rpartition(".")[2] for t in types} - {"None"}
-        place = self.parameter_place(name)
-        if types and is_tensor_annotation(self.scope.source, param.annotation):
+        place = self._parameter_place(name)
+        if types and is_tensor_annotation(param.annotation):
             zero = None if name in _MAYBE_SCALARS else False
             return Value(TENSOR, place, param, zero=zero) if len(tails) == 1 else Value(THING, place, param)
         if types and is_list_of_tensors(param.annotation):
@@ -420,13 +427,13 @@ class Frame:
         if tails and tails <= {"int", "float", "str", "bool", "bytes", "Path", "int[]", "ndarray", "complex"}:
             return Value(DATA, HOST)
         if "ndarray" in tails:
-            return UNKNOWN if len(tails) > 1 else Value("array", HOST)
+            return UNKNOWN if len(tails) > 1 else Value(ARRAY, HOST)
         if name in function.loaders:
             return function.loaders[name]
         if "DataLoader" in tails or (not types and hypothesis.LOADER_NAME.search(name)):
             return Value(LOADER, UNKNOWN_PLACE, param)
         if len(tails) == 1 and (made_of := self._module_type(types[0])) is not None:
-            return Value(MODULE, self.module_parameter_place(name), param, obj=param, ref=made_of or None)
+            return Value(MODULE, self._module_parameter_place(name), param, obj=param, ref=made_of or None)
         if "Optimizer" in tails or (not types and hypothesis.OPTIMIZER_NAME.search(name)):
             return Value(OPTIMIZER, UNKNOWN_PLACE, param)
         if (
@@ -434,13 +441,13 @@ class Frame:
             and hypothesis.MODEL_NAME.match(name)
             and (function.is_module_by_use(name) or name in function.called)
         ):
-            return Value(MODULE, self.module_parameter_place(name), param, obj=param)
+            return Value(MODULE, self._module_parameter_place(name), param, obj=param)
         if isinstance(default, cst.SimpleString | cst.Integer | cst.Float) or _is_constant(default, "True", "False"):
             return UNKNOWN if not function.is_tensor_by_use(name) else Value(THING, UNKNOWN_PLACE, param)
         if types:
             return UNKNOWN
         if function.is_module_by_use(name) and not function.is_tensor_by_use(name):
-            return Value(MODULE, self.module_parameter_place(name), param, obj=param)
+            return Value(MODULE, self._module_parameter_place(name), param, obj=param)
         if name in fed or name in function.hints or function.is_tensor_by_use(name):
             sized = function.attributes.get(name, _NONE) & {"size", "shape", "dim", "ndim"}
             return Value(TENSOR, place, param, zero=False if sized or name not in _MAYBE_SCALARS else None)
@@ -472,7 +479,7 @@ class Frame:
         known = self.scope.qualified_names(param.annotation)
         return OBJECT if known == {"torch.device"} else OBJECT_OR_TEXT if known == {"torch.device", "str"} else None
 
-    def parameter_place(self, name: str) -> Place:
+    def _parameter_place(self, name: str) -> Place:
         """Where a tensor handed in as ``name`` lives."""
         function = self.function
         assert function is not None
@@ -482,12 +489,13 @@ class Frame:
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)
 
-    def module_parameter_place(self, name: str) -> Place:
+    def _module_parameter_place(self, name: str) -> Place:
+        """Where a module handed in as ``name`` lives."""
         function = self.function
         assert function is not None
         if self.role in (HOST_SIDE, CONSTRUCTOR):
             return UNKNOWN_PLACE
-        if function.attributes.get(name, set()) & {"to", "cuda", "cpu"}:
+        if function.attributes.get(name, _NONE) & {"to", "cuda", "cpu"}:
             return UNKNOWN_PLACE  # the function moves it itself
         # a function that never speaks of a device runs wherever its caller put the model
         there = function.device_aware or (self.role == DEVICE_SIDE and self.cls is not None and self.cls.is_module)
@@ -569,6 +577,3 @@ def parameters_in(value: Value) -> list[Value]:
     if kind == DICT:
         return [p for item in value.items.values() for p in parameters_in(item)]
     return []
-
-
-__all__ = ["DEFAULT_PLACE", "DIFFERENT", "NONE", "NO_GRAD", "Env", "Frame", "parameters_in"]

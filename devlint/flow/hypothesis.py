@@ -40,7 +40,6 @@ LOSS_NAME = re.compile(
     r"(^|_)(criterion|loss(es)?)(_(fn|fun|func|function|fct))?(_\d|\d)?$|^crit(erion)?(_\w+)?$|^loss_\w+$"
 )
 PIPELINE_NAME = re.compile(r"(^|[_.])pipe(line)?s?(_|\d|$|\[)")
-ARGUMENTS_NAME = re.compile(r"^(args|opt|opts|cfg|config|hparams|flags|FLAGS|params|parser_args|options|self)$")
 
 
 def names_device(name: str) -> bool:
@@ -70,9 +69,9 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
     if type(test) is cst.Name:
         if test.value == "True" or test.value == "False":
             return test.value == "True"
-        if test.value in ("TYPE_CHECKING",):
+        if test.value == "TYPE_CHECKING":
             return False
-        return _flag(frame, test.value, frame.values.get(test))
+        return _flag(test.value, frame.values.get(test))
     if type(test) is cst.Attribute:
         attr = test.attr.value
         if attr == "is_cuda":
@@ -80,7 +79,7 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
             if value is None or not value.place.is_known:
                 return None
             return value.place.is_there
-        return _flag(frame, attr, frame.values.get(test))
+        return _flag(attr, frame.values.get(test))
     if type(test) is cst.Call:
         name = frame.scope.qualified(test.func)
         if _AVAILABLE.match(name):
@@ -93,7 +92,7 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
     return None
 
 
-def _flag(frame: Frame, name: str, value: Value | None) -> bool | None:
+def _flag(name: str, value: Value | None) -> bool | None:
     if value is not None and value.kind == NONE:
         return False
     if _ACCELERATOR_FLAG.match(name):

@@ -30,6 +30,7 @@ class ProjectIndex:
     summaries: Mapping[str, Summary] = field(default_factory=dict)
 
     def find(self, qualified_name: str) -> Summary | None:
+        """The summary of a function or class; ``None`` where the index has none."""
         return self.summaries.get(qualified_name)
 
     @property

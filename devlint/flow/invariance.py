@@ -17,7 +17,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, holder
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, dotted, target_names
-from devlint.flow.value import LIST, TENSOR, TUPLE, Value
+from devlint.flow.value import DTYPE, LIST, TENSOR, TUPLE, Value
 
 if TYPE_CHECKING:
     from devlint.flow import Flow
@@ -94,7 +94,7 @@ def _is_host_value(value: Value) -> bool:
 
 
 def _is_type(flow: Flow, node: cst.BaseExpression) -> bool:
-    return flow.value(node).kind == "dtype"
+    return flow.value(node).kind == DTYPE
 
 
 def _path_stays(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:

@@ -26,6 +26,7 @@ from devlint.flow.value import (
 
 
 def build(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """``DataLoader(...)``, and the loaders of other libraries with the same arguments."""
     pin = args.get(7, "pin_memory")
     if pin is not None:
         # pin_memory=torch.cuda.is_available()

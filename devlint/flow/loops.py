@@ -12,7 +12,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import hypothesis
 from devlint.flow.scope import dotted, target_names
-from devlint.flow.value import LOADER, MODULE, OPTIMIZER, TENSOR, THING, Value
+from devlint.flow.value import CLASS, FUNCTION, LOADER, MODULE, NAME, OPTIMIZER, TENSOR, THING, UNKNOWN_KIND, Value
 
 if TYPE_CHECKING:
     from devlint.flow import Flow
@@ -35,10 +35,6 @@ class Loop:
     rebinds: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     handed: set[str] = field(default_factory=set)
-
-    @property
-    def drives_device(self) -> bool:
-        return bool(self.works)
 
     def binds(self, path: str) -> bool:
         """Whether the body binds the path, or a name that it starts with, anew."""
@@ -121,7 +117,7 @@ def _read(flow: Flow, node: cst.For | cst.While, loop: Loop) -> None:
             if _drives(flow, current):
                 loop.works.append(current)
             _read_call(flow, current, loop)
-        for field_name in reversed(tree.CHILDREN.get(type(current).__name__, ())):
+        for field_name in tree.FIELDS.get(type(current), ()):
             child = getattr(current, field_name)
             if type(child) is tuple or type(child) is list:
                 stack.extend(reversed(child))
@@ -176,7 +172,7 @@ def _read_call(flow: Flow, call: cst.Call, loop: Loop) -> None:
     called = flow.value(func)
     if called.kind == MODULE or called.kind == THING or name in _READING or _LOSS_NAME.search(name):
         return
-    if hypothesis.MODEL_NAME.match(name) and called.kind not in ("class", "function"):
+    if hypothesis.MODEL_NAME.match(name) and called.kind not in (CLASS, FUNCTION):
         return
     loop.handed.update(plain)
 
@@ -199,6 +195,7 @@ def holder(node: cst.BaseExpression) -> str:
 
 
 def _drives(flow: Flow, call: cst.Call) -> bool:
+    """``model(x)``, ``loss.backward()``, ``optimizer.step()``: the call puts the device to work."""
     func = call.func
     if type(func) is cst.Attribute:
         name = func.attr.value
@@ -206,16 +203,16 @@ def _drives(flow: Flow, call: cst.Call) -> bool:
             return True
         receiver = flow.value(func.value)
         if name == "step":
-            holder = dotted(func.value).rpartition(".")[2]
-            return receiver.kind == "optimizer" or hypothesis.OPTIMIZER_NAME.search(holder) is not None
+            name = dotted(func.value).rpartition(".")[2]
+            return receiver.kind == OPTIMIZER or hypothesis.OPTIMIZER_NAME.search(name) is not None
     value = flow.value(func)
     if value.kind == MODULE:
-        return isinstance(value.ref, str) is False or "Loss" not in value.ref
+        return not isinstance(value.ref, str) or "Loss" not in value.ref
     if value.kind == THING and value.ref == "moved":
         return True
     if type(func) is cst.Name:
-        return hypothesis.MODEL_NAME.match(func.value) is not None and value.kind not in ("class", "function", "name")
-    if type(func) is cst.Attribute and value.kind == "unknown":
+        return hypothesis.MODEL_NAME.match(func.value) is not None and value.kind not in (CLASS, FUNCTION, NAME)
+    if type(func) is cst.Attribute and value.kind == UNKNOWN_KIND:
         return hypothesis.MODEL_NAME.match(func.attr.value) is not None and not isinstance(func.value, cst.Call)
     return False
 

@@ -43,6 +43,7 @@ def wrapped(args: Args, node: cst.Call) -> Value:
 
 
 def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args: Args) -> Value:
+    """``nn.Linear(...)``: a module of torch's, by the table."""
     given = args.get(None, "device")
     place = HOST
     if given is not None and given[1].kind != NONE:
@@ -63,8 +64,7 @@ def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args:
             held = held if held.ref is not None else None
         else:
             held = None
-    tensors = fact.tensors
-    if tensors == "argument":
+    if fact.tensors == "argument":
         given_tensors = [v for _, v in args.all if v.kind in (TENSOR, THING)]
         if given_tensors:
             place = given_tensors[0].place
@@ -106,9 +106,7 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
             # masks and states must be there as well as the input; what a container hands on is for its parts to say
             fed = operands if fact is not None and fact.kind in ("layer", "recurrent") else first
             frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
-        elif module.place.is_there or not first:
-            pass
-        else:
+        elif first and not module.place.is_there:
             return Value(THING, first[0][1].place, node)
         if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
             return tensor(_output_place(module, first), node)
@@ -122,7 +120,7 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
                 return given
             if given.kind in (TUPLE, DICT, LIST):
                 return given
-        if forward is not None or any(not isinstance(c, str) and c.find_method("forward") for c in reference.lineage):
+        if forward is not None or any(c.find_method("forward") for c in reference.lineage):
             return _output(module, operands, node)
     if module.place.is_there and module.text is None and not frame.scope.wraps_models:
         # a module of unknown make that was moved; sequence lengths stay on the host for packing
@@ -175,6 +173,7 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
 
 
 def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
+    """``self.register_buffer("mask", mask)`` and its kin."""
     given = args.get(0, "name")
     value = args.value(1, "tensor", "param", "module", "default") or UNKNOWN
     if given is not None and given[1].text is None:
@@ -209,17 +208,18 @@ def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
 
 
 def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, name: str, args: Args) -> Value:
+    """A method of a module: of the project's own, or what ``nn.Module`` gives every module."""
     if isinstance(module.ref, Class):
-        method = module.ref.find_method(name)
-        if method is not None and not method.is_property:
-            return project_calls.call(frame, node, method, args, module)
+        own = module.ref.find_method(name)
+        if own is not None and not own.is_property:
+            return project_calls.call(frame, node, own, args, module)
     if name in ("parameters", "buffers"):
         return Value(
             PARAMS, module.place, node, obj=module.obj if module.obj is not None else _whole(frame, func.value)
         )
     if name in ("named_parameters", "named_buffers"):
         return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, tensor(module.place, node, obj=module.obj)]))
-    if name in ("state_dict",):
+    if name == "state_dict":
         return Value(DICT, items={"*": tensor(module.place, node)})
     if name in _CHAINS:
         return module

@@ -45,6 +45,7 @@ def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_z
 
 
 def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Args) -> Value:
+    """A function of torch, by the table: ``torch.cat``, ``F.cross_entropy``."""
     operands = _operands(operation, args)
     if "use_separate_proj_weight" in args.keywords and len(operands) > 5:
         del operands[5]  # F.multi_head_attention_forward(q, k, v, ..., torch.empty([0]), ...): handed in, not looked at
@@ -53,11 +54,10 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
             copies.read(frame, node, value)
     if name in table.WAIT_FUNCTIONS and operands and waits(name.rpartition(".")[2], args, 1):
         frame.wait(node, name, operands[0][0], operands[0][1], explicit=False)
-    out = args.value(None, "out")
     if operation.operands == "none" and operation.result == "tensor":
         return _copied_together(node, args)
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
-    result = result_of(frame, node, operation, chosen, args, 1, operands, out)
+    result = result_of(frame, node, operation, chosen, args, 1, operands)
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
         return result.but(zero=False)
     return result
@@ -123,7 +123,6 @@ def result_of(
     args: Args,
     positional_before: int,
     operands: list[Operand],
-    out: Value | None = None,
 ) -> Value:
     if operation.result == "host":
         return HOST_DATA

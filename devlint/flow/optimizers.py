@@ -16,6 +16,7 @@ from devlint.flow.value import OPTIMIZER, UNKNOWN, Built, Value
 
 
 def build(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """``Adam(model.parameters())``: an optimizer of torch's."""
     first = args.value(0, "params") or UNKNOWN
     # a module's own parameters are on the host while its constructor has not moved it
     modules = tuple(
@@ -29,7 +30,7 @@ def build(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     return Value(OPTIMIZER, UNKNOWN_PLACE, node, items=(Built(node, modules, state),))
 
 
-def method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args) -> Value:
+def method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
     """``step`` and ``load_state_dict`` give an optimizer state, which lives where the parameters are then."""
     key = frame.key(func.value)
     if (

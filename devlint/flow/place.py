@@ -48,14 +48,12 @@ UNKNOWN_PLACE = Place("unknown")
 #: *There*, on a device that has no one name.
 SOMEWHERE = Place("device")
 
-_CPU_NAMES = {"cpu"}
-
 
 def from_string(text: str) -> Place:
     """The place that a device string such as ``"cuda:1"`` names."""
     name = text.strip()
     kind = name.partition(":")[0]
-    if kind in _CPU_NAMES:
+    if kind == "cpu":
         return HOST
     if kind == "meta":
         return META
@@ -67,7 +65,7 @@ def from_string(text: str) -> Place:
 def relation(a: Place, b: Place) -> str:
     """``same``, ``different`` or ``cannot tell``."""
     if a == b:
-        return SAME if a.kind not in ("unknown",) and a != SOMEWHERE else CANNOT_TELL
+        return SAME if a.kind != "unknown" and a != SOMEWHERE else CANNOT_TELL
     kinds = {a.kind, b.kind}
     if "unknown" in kinds or "param" in kinds or "meta" in kinds:
         return CANNOT_TELL

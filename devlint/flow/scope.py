@@ -50,7 +50,6 @@ _MODULE_ATTRIBUTES = frozenset(
 _TENSOR_TYPES = re.compile(
     r"^(torch\.|th\.|pt\.)?(Tensor|FloatTensor|LongTensor|BoolTensor|IntTensor|HalfTensor|ByteTensor)$"
 )
-_CUDA_WORDS = re.compile(r"device|cuda|\bgpu\b", re.I)
 
 
 class Function:
@@ -62,7 +61,7 @@ class Function:
         self.scope = id(node)
         self.role = PLAIN
         self.decorators = [
-            _dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators
+            dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators
         ]
         self.is_replaced = not all(_keeps_function(d) for d in self.decorators)
         self.is_property = any(d and d.rpartition(".")[2] in ("property", "cached_property") for d in self.decorators)
@@ -85,7 +84,6 @@ class Function:
         self.passed: set[str] = set()  # names handed to calls
         self.items_set: set[str] = set()  # names of which items are set
         self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"
-        self.is_helper = False  # of a device-side function, by being called from one
         self.loaders: dict[str, Value] = {}  # parameters that callers hand loaders of the file to
         self.summary: Any = None  # filled by the interpreter
 
@@ -101,26 +99,32 @@ class Function:
 
     @property
     def param_names(self) -> frozenset[str]:
+        """The names of :attr:`params`."""
         return frozenset(param.name.value for param in self.params)
 
     @property
     def params(self) -> list[cst.Param]:
+        """All parameters but ``*args`` and ``**kwargs``."""
         p = self.node.params
         return [*p.posonly_params, *p.params, *p.kwonly_params]
 
     @property
     def positional(self) -> list[cst.Param]:
+        """The parameters that arguments without a name are for."""
         p = self.node.params
         return [*p.posonly_params, *p.params]
 
     @property
     def takes_self(self) -> bool:
+        """Whether the first parameter is the object, or the class."""
         return self.cls is not None and not self.is_static and bool(self.positional)
 
     def is_tensor_by_use(self, name: str) -> bool:
+        """Whether the function does with a name what is done with tensors."""
         return name in self.called_with or bool(self.attributes.get(name, _NO_NAMES) & _TENSOR_ATTRIBUTES)
 
     def is_module_by_use(self, name: str) -> bool:
+        """Whether the function does with a name what is done with modules."""
         return bool(self.attributes.get(name, _NO_NAMES) & _MODULE_ATTRIBUTES) and (
             name in self.called or "parameters" in self.attributes[name] or "eval" in self.attributes[name]
         )
@@ -162,9 +166,10 @@ class Class:
         self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
         self.pending_moves: dict[str, set[str]] = {}  # likewise, that may move the module it holds
         self.evaluated = False
-        self.is_module = self.is_dataset = self.self_moving = False
+        self.is_module = self.is_dataset = False
 
     def find_method(self, name: str) -> Function | None:
+        """The method of that name, of the class or the nearest base that has one."""
         for cls in self.lineage:
             if name in cls.methods:
                 return cls.methods[name]
@@ -242,10 +247,7 @@ class Scope:
 
     def qualified(self, node: cst.BaseExpression) -> str:
         """The qualified name of a dotted expression by the file's imports; as written where not imported."""
-        dotted = _dotted(node)
-        if not dotted:
-            return ""
-        head, dot, rest = dotted.partition(".")
+        head, dot, rest = dotted(node).partition(".")
         return self.imports.get(head, head) + dot + rest
 
     def qualified_names(self, annotation: cst.Annotation) -> set[str]:
@@ -305,7 +307,7 @@ class Scope:
         for call in nodes_of(cst.Call):
             if type(call.func) is cst.Name and call.func.value == "setattr" and len(call.args) == 3:
                 holder, name = call.args[0].value, call.args[1].value
-                if type(name) is cst.SimpleString and _dotted(holder) != "self":
+                if type(name) is cst.SimpleString and dotted(holder) != "self":
                     self.outside_stores.add(str(name.evaluated_value))
 
     def _classify(self) -> None:
@@ -325,9 +327,6 @@ class Scope:
             outside = {name for c in cls.lineage for name in c.bases}
             tails = {name.rpartition(".")[2] for name in outside}
             cls.is_dataset = bool(outside & table.DATASETS) or any(t.endswith("Dataset") for t in tails)
-            cls.self_moving = bool(outside & table.SELF_MOVING) or bool(
-                tails & {"LightningModule", "Metric", "LightningDataModule"}
-            )
             cls.is_module = (
                 bool(outside & table.MODULE_BASES)
                 or any(name.startswith("torch.nn.") for name in outside)
@@ -380,7 +379,6 @@ class Scope:
                 function.role = CONSTRUCTOR if function not in reached_device else PLAIN
             elif function in reached_device:
                 function.role = DEVICE_SIDE
-                function.is_helper = True
             elif function.outer is not None:
                 function.role = function.outer.role
 
@@ -404,9 +402,9 @@ class Scope:
         names = set()
         for arg in self.source.nodes_of(cst.Arg):
             if arg.keyword is not None and arg.keyword.value == keyword:
-                dotted = _dotted(arg.value)
-                if dotted:
-                    names.add(dotted.rpartition(".")[2])
+                path = dotted(arg.value)
+                if path:
+                    names.add(path.rpartition(".")[2])
         return names
 
 
@@ -435,25 +433,25 @@ def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
     names = []
     if isinstance(node, cst.Import):
         for item in node.names:
-            dotted = _dotted(item.name)
+            path = dotted(item.name)
             if item.asname is not None and isinstance(item.asname.name, cst.Name):
-                names.append((item.asname.name.value, dotted))
+                names.append((item.asname.name.value, path))
             else:
-                head = dotted.partition(".")[0]
+                head = path.partition(".")[0]
                 names.append((head, head))
         return names
     if isinstance(node.names, cst.ImportStar):
         return names
-    package = "." * len(node.relative) + (_dotted(node.module) if node.module is not None else "")
+    package = "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
     for item in node.names:
-        name = _dotted(item.name)
+        name = dotted(item.name)
         qualified = f"{package}.{name}" if package and not package.endswith(".") else package + name
         alias = item.asname.name.value if item.asname is not None and isinstance(item.asname.name, cst.Name) else name
         names.append((alias, qualified))
     return names
 
 
-def _dotted(node: cst.BaseExpression | None) -> str:
+def dotted(node: cst.BaseExpression | None) -> str:
     """``a.b.c`` as text; empty for anything else."""
     parts = []
     while type(node) is cst.Attribute:
@@ -466,12 +464,9 @@ def _dotted(node: cst.BaseExpression | None) -> str:
     return ".".join(parts)
 
 
-dotted = _dotted
-
-
 def _scan(function: Function, imports: dict[str, str]) -> None:
     """Read a function's text for evidence, without following it."""
-    fields_of = tree._FIELDS
+    fields_of = tree.FIELDS
     stack: list[cst.CSTNode] = [function.node.body, function.node.params]
     attributes, assigned = function.attributes, function.assigned
     while stack:
@@ -490,7 +485,7 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                     function.self_calls.add(attr)
             if attr == "device" or attr == "cuda" or attr == "is_cuda":
                 function.device_aware = True
-            elif attr == "__dict__" and _dotted(base) == "self":
+            elif attr == "__dict__" and dotted(base) == "self":
                 function.sets_by_variable = True
             stack.append(base)
             continue
@@ -500,7 +495,7 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                 function.calls.add(func.value)
                 function.called.add(func.value)
             elif type(func) is cst.Attribute:
-                name = _dotted(func)
+                name = dotted(func)
                 if name:
                     head, _, rest = name.partition(".")
                     function.calls.add(imports.get(head, head) + "." + rest)
@@ -511,7 +506,7 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
                     function.passed.add(arg.value.value)
             if node.args and not node.args[0].star:
                 first = node.args[0].value
-                if len(node.args) == 3 and _dotted(func) == "setattr" and _dotted(first) == "self":
+                if len(node.args) == 3 and dotted(func) == "setattr" and dotted(first) == "self":
                     name_node = node.args[1].value
                     if type(name_node) is cst.SimpleString:
                         function.stores.add(str(name_node.evaluated_value))
@@ -538,13 +533,13 @@ def _scan(function: Function, imports: dict[str, str]) -> None:
             or type(node) is cst.AnnAssign
             or type(node) is cst.NamedExpr
         ):
-            _names(node.target, assigned)
+            target_names(node.target, assigned)
             if type(node.target) is cst.Subscript:
-                _names(node.target.value, function.items_set)
+                target_names(node.target.value, function.items_set)
             if kind is not cst.AugAssign:  # `self.total += x` writes into the same tensor
                 _attributes_set(node.target, function.stores)
         elif type(node) is cst.For or type(node) is cst.CompFor:
-            _names(node.target, assigned)
+            target_names(node.target, assigned)
         elif type(node) is cst.Global or type(node) is cst.Nonlocal:
             function.globals |= {item.name.value for item in node.names}
         elif type(node) is cst.Param:
@@ -587,17 +582,16 @@ def _outside_stores(target: cst.BaseExpression, into: set[str]) -> None:
             _outside_stores(item.value, into)
 
 
-def _names(target: cst.BaseExpression, into: set[str]) -> None:
+def target_names(target: cst.BaseExpression, into: set[str]) -> None:
+    """Add the plain names that a target binds."""
     if type(target) is cst.Name:
         into.add(target.value)
     elif type(target) is cst.Tuple or type(target) is cst.List:
         for item in target.elements:
-            _names(item.value, into)
+            target_names(item.value, into)
     elif type(target) is cst.StarredElement:
-        _names(target.value, into)
+        target_names(target.value, into)
 
-
-target_names = _names
 
 # torch functions whose first argument says nothing (sizes, Python data)
 _NOT_EVIDENCE = frozenset(
@@ -612,7 +606,7 @@ def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
     """A call that says its first argument is a tensor: a torch function. (``self.x(...)`` may be anything.)"""
     if type(func) is not cst.Attribute:
         return False
-    name = _dotted(func)
+    name = dotted(func)
     head, _, rest = name.partition(".")
     qualified = imports.get(head, head) + "." + rest
     if qualified.startswith("torch.nn.functional."):
@@ -623,7 +617,7 @@ def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
     return operation is not None and operation.operands in ("all", "first") and func.attr.value not in _NOT_EVIDENCE
 
 
-def is_tensor_annotation(source: Source, node: cst.Annotation | None) -> bool:
+def is_tensor_annotation(node: cst.Annotation | None) -> bool:
     """``Tensor``, ``torch.FloatTensor``, ``Optional[Tensor]``, ``Tensor | None``, also as a string."""
     if node is None:
         return False
@@ -633,7 +627,7 @@ def is_tensor_annotation(source: Source, node: cst.Annotation | None) -> bool:
 def is_list_of_tensors(node: cst.Annotation | None) -> bool:
     """``list[Tensor]``, ``Sequence[torch.Tensor]``."""
     of = node.annotation if node is not None else None
-    if type(of) is not cst.Subscript or _dotted(of.value).rpartition(".")[2] not in _LISTS or len(of.slice) != 1:
+    if type(of) is not cst.Subscript or dotted(of.value).rpartition(".")[2] not in _LISTS or len(of.slice) != 1:
         return False
     inner = of.slice[0].slice
     return isinstance(inner, cst.Index) and any(_TENSOR_TYPES.match(name) for name in annotation_names(inner.value))
@@ -647,7 +641,7 @@ def annotation_names(node: cst.BaseExpression) -> list[str]:
     if type(node) is cst.BinaryOperation:
         return annotation_names(node.left) + annotation_names(node.right)
     if type(node) is cst.Subscript:
-        head = _dotted(node.value).rpartition(".")[2]
+        head = dotted(node.value).rpartition(".")[2]
         if head in ("Optional", "Union", "Annotated"):
             inner = []
             for item in node.slice:
@@ -661,5 +655,5 @@ def annotation_names(node: cst.BaseExpression) -> list[str]:
         for part in re.sub(r"^(?:\w+\.)?Optional\[(.*)\]$", r"\1", text).split("|"):
             found.append(part.strip() if "[" not in part else part.partition("[")[0].strip() + "[]")
         return found
-    name = _dotted(node)
+    name = dotted(node)
     return [name] if name else ["?"]

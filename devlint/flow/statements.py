@@ -109,7 +109,7 @@ def _annotated(frame: Frame, node: cst.AnnAssign) -> None:
         return
     value = evaluate(frame, node.value)
     if value.kind == UNKNOWN_KIND:
-        if is_tensor_annotation(frame.scope.source, node.annotation):
+        if is_tensor_annotation(node.annotation):
             value = tensor(value.place, node)
         elif set(annotation_names(node.annotation.annotation)) <= {"int", "float", "str", "bool"}:
             value = HOST_DATA

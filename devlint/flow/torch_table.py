@@ -462,7 +462,7 @@ ATTRIBUTES: dict[str, str] = {
     **dict.fromkeys(
         _names(
             "shape dtype device layout ndim nbytes itemsize requires_grad is_leaf is_cuda is_cpu is_mps is_xpu is_meta "
-            "is_sparse is_quantized is_nested name grad_fn output_nr retains_grad"
+            "is_sparse is_quantized is_nested name grad_fn output_nr retains_grad _version"
         ),
         "host",
     ),
@@ -623,10 +623,6 @@ MODULE_BASES: frozenset[str] = frozenset(
         "e3nn.util.jit.CodeGenMixin",
     }
 )
-
-#: Those whose framework moves data or attributes itself: Lightning moves batches, torchmetrics the states that
-#: ``add_state`` made. Neither moves other tensors kept in attributes.
-SELF_MOVING: frozenset[str] = frozenset(name for name in MODULE_BASES if name.endswith((".LightningModule", ".Metric")))
 
 
 # Optimizers, distributions, data ----------------------------------------------------------------------------

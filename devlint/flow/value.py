@@ -148,6 +148,7 @@ class Value:
 
     @property
     def is_data(self) -> bool:
+        """On the host and no tensor: Python's and numpy's values."""
         return self.kind == DATA or self.kind == ARRAY
 
     @property
@@ -169,6 +170,7 @@ ANY_DTYPE = Value(DTYPE)
 
 
 def tensor(place: Place, origin: cst.CSTNode | None = None, **facts: Any) -> Value:
+    """A tensor at a place, where it got by the node ``origin``."""
     return Value(TENSOR, place, origin, **facts)
 
 
