@@ -7,8 +7,8 @@ import libcst as cst
 from devlint.finding import Note
 from devlint.flow import Flow, Value
 from devlint.flow.hypothesis import names_device
+from devlint.flow.names import target_names
 from devlint.flow.place import Place
-from devlint.flow.scope import target_names
 from devlint.rule import Rule
 
 

@@ -4,7 +4,8 @@ import libcst as cst
 
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
-from devlint.flow.scope import Class, Function, target_names
+from devlint.flow.names import target_names
+from devlint.flow.scope import Class, Function
 from devlint.flow.value import INSTANCE, LOADER, THING, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination

@@ -9,7 +9,7 @@ from devlint.finding import Edit, Fix
 from devlint.flow.facts import Wait
 from devlint.flow.hypothesis import names_device
 from devlint.flow.loops import Loop, leaves, runs_by_epoch, runs_sometimes, working_loop
-from devlint.flow.scope import dotted, target_names
+from devlint.flow.names import dotted, target_names
 from devlint.flow.value import DATA
 from devlint.rule import Rule
 from devlint.rules._places import last_word, origin_note

@@ -11,6 +11,7 @@ from devlint.flow import copies, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Operand
 from devlint.flow.facts import Meeting, Wait
+from devlint.flow.names import annotation_names, is_list_of_tensors, is_tensor_annotation
 from devlint.flow.place import (
     CANNOT_TELL,
     HOST,
@@ -20,18 +21,7 @@ from devlint.flow.place import (
     from_string,
     relation,
 )
-from devlint.flow.scope import (
-    CONSTRUCTOR,
-    DEVICE_SIDE,
-    HOST_SIDE,
-    MAIN,
-    Class,
-    Function,
-    Scope,
-    annotation_names,
-    is_list_of_tensors,
-    is_tensor_annotation,
-)
+from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, MAIN, Class, Function, Scope
 from devlint.flow.value import (
     ARRAY,
     CLASS,

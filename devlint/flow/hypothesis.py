@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from devlint.flow.names import dotted
 from devlint.flow.place import DIFFERENT, HOST, from_string, relation
-from devlint.flow.scope import dotted
 from devlint.flow.value import DATA, DEVICE, NONE, Value
 
 if TYPE_CHECKING:

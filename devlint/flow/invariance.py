@@ -15,8 +15,9 @@ from devlint import tree
 from devlint.flow import hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, holder
+from devlint.flow.names import dotted, target_names
 from devlint.flow.place import Place
-from devlint.flow.scope import CONSTRUCTOR, Class, dotted, target_names
+from devlint.flow.scope import CONSTRUCTOR, Class
 from devlint.flow.value import DTYPE, LIST, TENSOR, TUPLE, Value
 
 if TYPE_CHECKING:

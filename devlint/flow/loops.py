@@ -11,7 +11,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import hypothesis
-from devlint.flow.scope import dotted, target_names
+from devlint.flow.names import dotted, target_names
 from devlint.flow.value import CLASS, FUNCTION, LOADER, MODULE, NAME, OPTIMIZER, TENSOR, THING, UNKNOWN_KIND, Value
 
 if TYPE_CHECKING:

@@ -1,21 +1,21 @@
-"""What a file declares, before anything is evaluated: imports, classes, functions, roles, evidence.
-
-Evidence is what the text of a function says of its parameters: ``x.shape`` or ``self.conv(x)`` make
-``x`` a tensor, ``model.parameters()`` makes ``model`` a module.
-"""
+"""What a file declares, before anything is evaluated: imports, classes, functions, and their roles."""
 
 from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from devlint import tree
+from devlint.flow import evidence
 from devlint.flow import torch_table as table
+from devlint.flow.names import annotation_names, dotted, imported
 from devlint.flow.value import Value
 from devlint.source import Source
+
+if TYPE_CHECKING:
+    from devlint.flow import Summary
 
 # roles
 MAIN, DEVICE_SIDE, HOST_SIDE, CONSTRUCTOR, PLAIN = "main", "device", "host", "constructor", "plain"
@@ -47,13 +47,10 @@ _MODULE_ATTRIBUTES = frozenset(
     "parameters named_parameters eval train state_dict load_state_dict modules named_modules children named_children "
     "zero_grad requires_grad_ buffers".split()
 )
-_TENSOR_TYPES = re.compile(
-    r"^(torch\.|th\.|pt\.)?(Tensor|FloatTensor|LongTensor|BoolTensor|IntTensor|HalfTensor|ByteTensor)$"
-)
 
 
 class Function:
-    """A ``def`` (or lambda) of the file. ``scope`` identifies it in places."""
+    """A ``def`` of the file. ``scope`` identifies it in places."""
 
     def __init__(self, node: cst.FunctionDef, cls: Class | None, outer: Function | None) -> None:
         self.node, self.cls, self.outer = node, cls, outer
@@ -85,7 +82,7 @@ class Function:
         self.items_set: set[str] = set()  # names of which items are set
         self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"
         self.loaders: dict[str, Value] = {}  # parameters that callers hand loaders of the file to
-        self.summary: Any = None  # filled by the interpreter
+        self.summary: Summary | None = None  # once it has been followed
 
     @property
     def is_step(self) -> bool:
@@ -276,7 +273,7 @@ class Scope:
             self.functions[node] = function
             if cls is not None:
                 cls.methods.setdefault(function.name, function)
-            _scan(function, self.imports)
+            evidence.read(function, self.imports)
             if cls is not None:
                 for attr in function.stores:
                     cls.pending.setdefault(attr, set()).add(function.name)
@@ -428,151 +425,6 @@ def _makes_layers(cls: Class) -> bool:
     return init is not None and any(name.startswith(("torch.nn.", "nn.")) for name in init.calls)
 
 
-def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
-    """The names an import binds, each with its qualified name."""
-    names = []
-    if isinstance(node, cst.Import):
-        for item in node.names:
-            path = dotted(item.name)
-            if item.asname is not None and isinstance(item.asname.name, cst.Name):
-                names.append((item.asname.name.value, path))
-            else:
-                head = path.partition(".")[0]
-                names.append((head, head))
-        return names
-    if isinstance(node.names, cst.ImportStar):
-        return names
-    package = "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
-    for item in node.names:
-        name = dotted(item.name)
-        qualified = f"{package}.{name}" if package and not package.endswith(".") else package + name
-        alias = item.asname.name.value if item.asname is not None and isinstance(item.asname.name, cst.Name) else name
-        names.append((alias, qualified))
-    return names
-
-
-def dotted(node: cst.BaseExpression | None) -> str:
-    """``a.b.c`` as text; empty for anything else."""
-    parts = []
-    while type(node) is cst.Attribute:
-        parts.append(node.attr.value)
-        node = node.value
-    if type(node) is not cst.Name:
-        return ""
-    parts.append(node.value)
-    parts.reverse()
-    return ".".join(parts)
-
-
-def _scan(function: Function, imports: dict[str, str]) -> None:
-    """Read a function's text for evidence, without following it."""
-    fields_of = tree.FIELDS
-    stack: list[cst.CSTNode] = [function.node.body, function.node.params]
-    attributes, assigned = function.attributes, function.assigned
-    while stack:
-        node = stack.pop()
-        kind = type(node)
-        if type(node) is cst.Name:
-            if node.value == "device":
-                function.device_aware = True
-            continue
-        if type(node) is cst.Attribute:
-            base = node.value
-            attr = node.attr.value
-            if type(base) is cst.Name:
-                attributes.setdefault(base.value, set()).add(attr)
-                if base.value == "self":
-                    function.self_calls.add(attr)
-            if attr == "device" or attr == "cuda" or attr == "is_cuda":
-                function.device_aware = True
-            elif attr == "__dict__" and dotted(base) == "self":
-                function.sets_by_variable = True
-            stack.append(base)
-            continue
-        if type(node) is cst.Call:
-            func = node.func
-            if type(func) is cst.Name:
-                function.calls.add(func.value)
-                function.called.add(func.value)
-            elif type(func) is cst.Attribute:
-                name = dotted(func)
-                if name:
-                    head, _, rest = name.partition(".")
-                    function.calls.add(imports.get(head, head) + "." + rest)
-                    if func.attr.value in table.MOVES:
-                        _attributes_set(func.value, function.moves)  # a module is moved in place
-            for arg in node.args:
-                if type(arg.value) is cst.Name:
-                    function.passed.add(arg.value.value)
-            if node.args and not node.args[0].star:
-                first = node.args[0].value
-                if len(node.args) == 3 and dotted(func) == "setattr" and dotted(first) == "self":
-                    name_node = node.args[1].value
-                    if type(name_node) is cst.SimpleString:
-                        function.stores.add(str(name_node.evaluated_value))
-                    else:
-                        function.sets_by_variable = True
-                if type(first) is cst.Name:
-                    if _takes_tensor(func, imports):
-                        function.called_with.add(first.value)
-                    elif type(func) is cst.Attribute and type(func.value) is cst.Name and func.value.value == "self":
-                        function.fed.append((func.attr.value, first.value))
-        elif type(node) is cst.Subscript:
-            # x[:, None] is a tensor's (or numpy's) way of indexing
-            if len(node.slice) > 1 and type(node.value) is cst.Name:
-                attributes.setdefault(node.value.value, set()).add("[,]")
-        elif type(node) is cst.Arg:
-            if node.keyword is not None:
-                if node.keyword.value == "device":
-                    function.device_aware = True
-                stack.append(node.value)
-                continue
-        elif (
-            type(node) is cst.AssignTarget
-            or type(node) is cst.AugAssign
-            or type(node) is cst.AnnAssign
-            or type(node) is cst.NamedExpr
-        ):
-            target_names(node.target, assigned)
-            if type(node.target) is cst.Subscript:
-                target_names(node.target.value, function.items_set)
-            if kind is not cst.AugAssign:  # `self.total += x` writes into the same tensor
-                _attributes_set(node.target, function.stores)
-        elif type(node) is cst.For or type(node) is cst.CompFor:
-            target_names(node.target, assigned)
-        elif type(node) is cst.Global or type(node) is cst.Nonlocal:
-            function.globals |= {item.name.value for item in node.names}
-        elif type(node) is cst.Param:
-            if node.name.value == "device":
-                function.device_aware = True
-        elif type(node) is cst.Yield:
-            function.is_generator = True
-        elif type(node) is cst.FunctionDef and node is not function.node:
-            assigned.add(node.name.value)
-        fields = fields_of.get(kind)
-        if fields is None:
-            continue
-        for field in fields:
-            child = getattr(node, field)
-            if child is None:
-                continue
-            if type(child) is tuple or type(child) is list:
-                stack.extend(child)
-            elif isinstance(child, cst.CSTNode):
-                stack.append(child)
-
-
-def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
-    if type(target) is cst.Attribute:
-        if type(target.value) is cst.Name and target.value.value == "self":
-            into.add(target.attr.value)
-    elif type(target) is cst.Tuple or type(target) is cst.List:
-        for item in target.elements:
-            _attributes_set(item.value, into)
-    elif type(target) is cst.Subscript:
-        _attributes_set(target.value, into)
-
-
 def _outside_stores(target: cst.BaseExpression, into: set[str]) -> None:
     if type(target) is cst.Attribute:
         if not (type(target.value) is cst.Name and target.value.value == "self"):
@@ -580,80 +432,3 @@ def _outside_stores(target: cst.BaseExpression, into: set[str]) -> None:
     elif type(target) is cst.Tuple or type(target) is cst.List:
         for item in target.elements:
             _outside_stores(item.value, into)
-
-
-def target_names(target: cst.BaseExpression, into: set[str]) -> None:
-    """Add the plain names that a target binds."""
-    if type(target) is cst.Name:
-        into.add(target.value)
-    elif type(target) is cst.Tuple or type(target) is cst.List:
-        for item in target.elements:
-            target_names(item.value, into)
-    elif type(target) is cst.StarredElement:
-        target_names(target.value, into)
-
-
-# torch functions whose first argument says nothing (sizes, Python data)
-_NOT_EVIDENCE = frozenset(
-    "tensor as_tensor from_numpy asarray device manual_seed load save zeros ones empty full arange rand randn randint "
-    "eye linspace randperm Tensor FloatTensor LongTensor Size is_tensor no_grad set_grad_enabled compile is_available "
-    "stack cat set_device synchronize Generator finfo iinfo get_device_name script trace jit is_floating_point "
-    "LayerNorm".split()
-)
-
-
-def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
-    """A call that says its first argument is a tensor: a torch function. (``self.x(...)`` may be anything.)"""
-    if type(func) is not cst.Attribute:
-        return False
-    name = dotted(func)
-    head, _, rest = name.partition(".")
-    qualified = imports.get(head, head) + "." + rest
-    if qualified.startswith("torch.nn.functional."):
-        return True
-    if qualified in table.LIKE:
-        return True
-    operation = table.FUNCTIONS.get(qualified)
-    return operation is not None and operation.operands in ("all", "first") and func.attr.value not in _NOT_EVIDENCE
-
-
-def is_tensor_annotation(node: cst.Annotation | None) -> bool:
-    """``Tensor``, ``torch.FloatTensor``, ``Optional[Tensor]``, ``Tensor | None``, also as a string."""
-    if node is None:
-        return False
-    return any(_TENSOR_TYPES.match(name) for name in annotation_names(node.annotation))
-
-
-def is_list_of_tensors(node: cst.Annotation | None) -> bool:
-    """``list[Tensor]``, ``Sequence[torch.Tensor]``."""
-    of = node.annotation if node is not None else None
-    if type(of) is not cst.Subscript or dotted(of.value).rpartition(".")[2] not in _LISTS or len(of.slice) != 1:
-        return False
-    inner = of.slice[0].slice
-    return isinstance(inner, cst.Index) and any(_TENSOR_TYPES.match(name) for name in annotation_names(inner.value))
-
-
-_LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Iterator", "Collection"})
-
-
-def annotation_names(node: cst.BaseExpression) -> list[str]:
-    """The type names an annotation allows, ``Optional`` and unions opened; other generics count by their head."""
-    if type(node) is cst.BinaryOperation:
-        return annotation_names(node.left) + annotation_names(node.right)
-    if type(node) is cst.Subscript:
-        head = dotted(node.value).rpartition(".")[2]
-        if head in ("Optional", "Union", "Annotated"):
-            inner = []
-            for item in node.slice:
-                if isinstance(item.slice, cst.Index):
-                    inner += annotation_names(item.slice.value)
-            return inner
-        return [head + "[]"]
-    if type(node) is cst.SimpleString:
-        text = str(node.evaluated_value)
-        found = []
-        for part in re.sub(r"^(?:\w+\.)?Optional\[(.*)\]$", r"\1", text).split("|"):
-            found.append(part.strip() if "[" not in part else part.partition("[")[0].strip() + "[]")
-        return found
-    name = dotted(node)
-    return [name] if name else ["?"]

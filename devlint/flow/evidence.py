@@ -1,0 +1,150 @@
+"""What the text of a function says, read before anything is followed: what it calls, binds and stores, and of what.
+
+Evidence is what it does with its parameters: ``x.shape`` or ``self.conv(x)`` make ``x`` a tensor,
+``model.parameters()`` makes ``model`` a module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow import torch_table as table
+from devlint.flow.names import dotted, target_names
+
+if TYPE_CHECKING:
+    from devlint.flow.scope import Function
+
+# torch functions whose first argument says nothing (sizes, Python data)
+_NOT_EVIDENCE = frozenset(
+    "tensor as_tensor from_numpy asarray device manual_seed load save zeros ones empty full arange rand randn randint "
+    "eye linspace randperm Tensor FloatTensor LongTensor Size is_tensor no_grad set_grad_enabled compile is_available "
+    "stack cat set_device synchronize Generator finfo iinfo get_device_name script trace jit is_floating_point "
+    "LayerNorm".split()
+)
+
+
+def read(function: Function, imports: dict[str, str]) -> None:
+    """Read a function's text for evidence, without following it."""
+    fields_of = tree.FIELDS
+    stack: list[cst.CSTNode] = [function.node.body, function.node.params]
+    attributes, assigned = function.attributes, function.assigned
+    while stack:
+        node = stack.pop()
+        kind = type(node)
+        if type(node) is cst.Name:
+            if node.value == "device":
+                function.device_aware = True
+            continue
+        if type(node) is cst.Attribute:
+            base = node.value
+            attr = node.attr.value
+            if type(base) is cst.Name:
+                attributes.setdefault(base.value, set()).add(attr)
+                if base.value == "self":
+                    function.self_calls.add(attr)
+            if attr == "device" or attr == "cuda" or attr == "is_cuda":
+                function.device_aware = True
+            elif attr == "__dict__" and dotted(base) == "self":
+                function.sets_by_variable = True
+            stack.append(base)
+            continue
+        if type(node) is cst.Call:
+            func = node.func
+            if type(func) is cst.Name:
+                function.calls.add(func.value)
+                function.called.add(func.value)
+            elif type(func) is cst.Attribute:
+                name = dotted(func)
+                if name:
+                    head, _, rest = name.partition(".")
+                    function.calls.add(imports.get(head, head) + "." + rest)
+                    if func.attr.value in table.MOVES:
+                        _attributes_set(func.value, function.moves)  # a module is moved in place
+            for arg in node.args:
+                if type(arg.value) is cst.Name:
+                    function.passed.add(arg.value.value)
+            if node.args and not node.args[0].star:
+                first = node.args[0].value
+                if len(node.args) == 3 and dotted(func) == "setattr" and dotted(first) == "self":
+                    name_node = node.args[1].value
+                    if type(name_node) is cst.SimpleString:
+                        function.stores.add(str(name_node.evaluated_value))
+                    else:
+                        function.sets_by_variable = True
+                if type(first) is cst.Name:
+                    if _takes_tensor(func, imports):
+                        function.called_with.add(first.value)
+                    elif type(func) is cst.Attribute and type(func.value) is cst.Name and func.value.value == "self":
+                        function.fed.append((func.attr.value, first.value))
+        elif type(node) is cst.Subscript:
+            # x[:, None] is a tensor's (or numpy's) way of indexing
+            if len(node.slice) > 1 and type(node.value) is cst.Name:
+                attributes.setdefault(node.value.value, set()).add("[,]")
+        elif type(node) is cst.Arg:
+            if node.keyword is not None:
+                if node.keyword.value == "device":
+                    function.device_aware = True
+                stack.append(node.value)
+                continue
+        elif (
+            type(node) is cst.AssignTarget
+            or type(node) is cst.AugAssign
+            or type(node) is cst.AnnAssign
+            or type(node) is cst.NamedExpr
+        ):
+            target_names(node.target, assigned)
+            if type(node.target) is cst.Subscript:
+                target_names(node.target.value, function.items_set)
+            if kind is not cst.AugAssign:  # `self.total += x` writes into the same tensor
+                _attributes_set(node.target, function.stores)
+        elif type(node) is cst.For or type(node) is cst.CompFor:
+            target_names(node.target, assigned)
+        elif type(node) is cst.Global or type(node) is cst.Nonlocal:
+            function.globals |= {item.name.value for item in node.names}
+        elif type(node) is cst.Param:
+            if node.name.value == "device":
+                function.device_aware = True
+        elif type(node) is cst.Yield:
+            function.is_generator = True
+        elif type(node) is cst.FunctionDef and node is not function.node:
+            assigned.add(node.name.value)
+        fields = fields_of.get(kind)
+        if fields is None:
+            continue
+        for field in fields:
+            child = getattr(node, field)
+            if child is None:
+                continue
+            if type(child) is tuple or type(child) is list:
+                stack.extend(child)
+            elif isinstance(child, cst.CSTNode):
+                stack.append(child)
+
+
+def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
+    if type(target) is cst.Attribute:
+        if type(target.value) is cst.Name and target.value.value == "self":
+            into.add(target.attr.value)
+    elif type(target) is cst.Tuple or type(target) is cst.List:
+        for item in target.elements:
+            _attributes_set(item.value, into)
+    elif type(target) is cst.Subscript:
+        _attributes_set(target.value, into)
+
+
+def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
+    """A call that says its first argument is a tensor: a torch function. (``self.x(...)`` may be anything.)"""
+    if type(func) is not cst.Attribute:
+        return False
+    name = dotted(func)
+    head, _, rest = name.partition(".")
+    qualified = imports.get(head, head) + "." + rest
+    if qualified.startswith("torch.nn.functional."):
+        return True
+    if qualified in table.LIKE:
+        return True
+    operation = table.FUNCTIONS.get(qualified)
+    return operation is not None and operation.operands in ("all", "first") and func.attr.value not in _NOT_EVIDENCE

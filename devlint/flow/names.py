@@ -1,0 +1,98 @@
+"""Names in code: dotted paths, targets, imports, annotations."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+_TENSOR_TYPES = re.compile(
+    r"^(torch\.|th\.|pt\.)?(Tensor|FloatTensor|LongTensor|BoolTensor|IntTensor|HalfTensor|ByteTensor)$"
+)
+_LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Iterator", "Collection"})
+
+
+def dotted(node: cst.BaseExpression | None) -> str:
+    """``a.b.c`` as text; empty for anything else."""
+    parts = []
+    while type(node) is cst.Attribute:
+        parts.append(node.attr.value)
+        node = node.value
+    if type(node) is not cst.Name:
+        return ""
+    parts.append(node.value)
+    parts.reverse()
+    return ".".join(parts)
+
+
+def target_names(target: cst.BaseExpression, into: set[str]) -> None:
+    """Add the plain names that a target binds."""
+    if type(target) is cst.Name:
+        into.add(target.value)
+    elif type(target) is cst.Tuple or type(target) is cst.List:
+        for item in target.elements:
+            target_names(item.value, into)
+    elif type(target) is cst.StarredElement:
+        target_names(target.value, into)
+
+
+def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
+    """The names an import binds, each with its qualified name."""
+    names = []
+    if isinstance(node, cst.Import):
+        for item in node.names:
+            path = dotted(item.name)
+            if item.asname is not None and isinstance(item.asname.name, cst.Name):
+                names.append((item.asname.name.value, path))
+            else:
+                head = path.partition(".")[0]
+                names.append((head, head))
+        return names
+    if isinstance(node.names, cst.ImportStar):
+        return names
+    package = "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
+    for item in node.names:
+        name = dotted(item.name)
+        qualified = f"{package}.{name}" if package and not package.endswith(".") else package + name
+        alias = item.asname.name.value if item.asname is not None and isinstance(item.asname.name, cst.Name) else name
+        names.append((alias, qualified))
+    return names
+
+
+def is_tensor_annotation(node: cst.Annotation | None) -> bool:
+    """``Tensor``, ``torch.FloatTensor``, ``Optional[Tensor]``, ``Tensor | None``, also as a string."""
+    if node is None:
+        return False
+    return any(_TENSOR_TYPES.match(name) for name in annotation_names(node.annotation))
+
+
+def is_list_of_tensors(node: cst.Annotation | None) -> bool:
+    """``list[Tensor]``, ``Sequence[torch.Tensor]``."""
+    of = node.annotation if node is not None else None
+    if type(of) is not cst.Subscript or dotted(of.value).rpartition(".")[2] not in _LISTS or len(of.slice) != 1:
+        return False
+    inner = of.slice[0].slice
+    return isinstance(inner, cst.Index) and any(_TENSOR_TYPES.match(name) for name in annotation_names(inner.value))
+
+
+def annotation_names(node: cst.BaseExpression) -> list[str]:
+    """The type names an annotation allows, ``Optional`` and unions opened; other generics count by their head."""
+    if type(node) is cst.BinaryOperation:
+        return annotation_names(node.left) + annotation_names(node.right)
+    if type(node) is cst.Subscript:
+        head = dotted(node.value).rpartition(".")[2]
+        if head in ("Optional", "Union", "Annotated"):
+            inner = []
+            for item in node.slice:
+                if isinstance(item.slice, cst.Index):
+                    inner += annotation_names(item.slice.value)
+            return inner
+        return [head + "[]"]
+    if type(node) is cst.SimpleString:
+        text = str(node.evaluated_value)
+        found = []
+        for part in re.sub(r"^(?:\w+\.)?Optional\[(.*)\]$", r"\1", text).split("|"):
+            found.append(part.strip() if "[" not in part else part.partition("[")[0].strip() + "[]")
+        return found
+    name = dotted(node)
+    return [name] if name else ["?"]
