@@ -69,12 +69,12 @@ class Flow:
         self.source, self.index = source, index or ProjectIndex()
         self.values: dict[cst.CSTNode, Value] = {}
         self.facts = Facts()
-        self.has_paths = False
-        self.has_copies = False
+        self.has_paths = False  # whether any environment binds a path such as `self.x`
+        self.has_copies = False  # whether a copy to the host was ever begun without waiting
         self._named: dict[str, Value] = {}
         self._used: set[str] = set()
         self._running: set[Function] = set()
-        self._loops: dict[cst.CSTNode, Loop] = {}
+        self.loops: dict[cst.CSTNode, Loop] = {}  # those that were asked for
         self.parts: dict[object, set[object]] = {}  # modules by identity, and those put into them
         self.bound_in_loops: dict[cst.CSTNode, set[str]] = {}
         self.lambdas: list[cst.Lambda] = []  # being called, the innermost last
@@ -82,6 +82,9 @@ class Flow:
         self.scope = Scope(source)
         self.default_type_set = False
         self.default_place = self._redirected_default()
+        self._environments: dict[Function, Env] = {}  # variables as functions leave them, for those inside
+        self._module_env: Env = {}
+        self._main = Frame(self, None, self._module_env, ())
         self._follow()
 
     # asked by rules -----------------------------------------------------------------------------
@@ -270,13 +273,9 @@ class Flow:
     # following ----------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        self._environments: dict[Function, Env] = {}
-        self._module_env: Env = {}
-        main = Frame(self, None, self._module_env, ())
-        self._main = main
-        execute_block(main, self.source.module.body)
-        if main.env is not None:
-            self._module_env = main.env
+        execute_block(self._main, self.source.module.body)
+        if self._main.env is not None:
+            self._module_env = self._main.env
         for cls in self.scope.classes.values():
             self.evaluate_class(cls)
         functions = list(self.scope.functions.values())

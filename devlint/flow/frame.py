@@ -59,8 +59,8 @@ Env = dict[str, Value]
 
 #: Where factories put what names no device, while a ``with torch.device`` or a default device redirects them.
 DEFAULT_PLACE = "<default place>"
+#: Bound while autograd does not record: to host data where it surely does not.
 NO_GRAD = "<no grad>"
-
 
 #: Parameters that are often a single number, or a zero-dimensional tensor.
 _MAYBE_SCALARS = frozenset("timestep step i idx index k sigma scale weight alpha beta gamma eps lr value".split())

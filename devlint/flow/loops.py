@@ -67,14 +67,14 @@ def loop_of(flow: Flow, node: cst.CSTNode) -> Loop | None:
 
 
 def _describe(flow: Flow, node: cst.For | cst.While) -> Loop:
-    known = flow._loops.get(node)
+    known = flow.loops.get(node)
     if known is not None:
         return known
     loop = Loop(node, flow.value(node.iter) if isinstance(node, cst.For) else None)
     if isinstance(node, cst.For) and loop.over is not None:
         loop.loader = _goes_through_loader(loop.over) or _named_loader(node.iter)
     _read(flow, node, loop)
-    flow._loops[node] = loop
+    flow.loops[node] = loop
     return loop
 
 

@@ -54,10 +54,6 @@ from devlint.flow.value import (
 )
 
 
-def _array_result(kind: str, name: str) -> Value:
-    return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
-
-
 def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
     """``receiver.name(...)``, sorted by what the receiver is."""
     kind = receiver.kind
@@ -105,6 +101,10 @@ def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, nam
     return _unknown_method(frame, node, func, name, args)
 
 
+def _array_result(kind: str, name: str) -> Value:
+    return NUMPY_ARRAY if kind == ARRAY and name not in ("item", "tolist") else HOST_DATA
+
+
 def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str, args: Args) -> Value:
     """A method of something unknown: some names say enough."""
     if name == "parameters":
@@ -116,9 +116,6 @@ def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str
     if name == "backward" and isinstance(func.value, cst.Name) and frame.env is not None:
         return NOTHING
     return calls.unknown_call(frame, node, args)
-
-
-_OF_DISTRIBUTIONS = frozenset("sample rsample mean log_prob entropy cdf icdf".split())
 
 
 def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
@@ -135,6 +132,9 @@ def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: 
             frame.meet(node, [(node.func, tensor(receiver.place, receiver.origin)), *args.positional], f"`{name}`")
         return tensor(receiver.place, node)
     return UNKNOWN
+
+
+_OF_DISTRIBUTIONS = frozenset("sample rsample mean log_prob entropy cdf icdf".split())
 
 
 def _self_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
@@ -173,6 +173,9 @@ def _self_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Va
     return calls.call_value(frame, node, value, args)
 
 
+_MOST_OVERRIDES = 4
+
+
 def _of_overrides(
     frame: Frame, node: cst.Call, name: str, cls: Class, args: Args, receiver: Value, result: Value
 ) -> Value:
@@ -183,9 +186,6 @@ def _of_overrides(
     for method in others:
         result = join(result, project_calls.call(frame, node, method, args, receiver))
     return result
-
-
-_MOST_OVERRIDES = 4
 
 
 def _container_method(

@@ -36,14 +36,10 @@ from devlint.flow.value import (
 )
 
 
-def wrapped(args: Args, node: cst.Call) -> Value:
-    """DataParallel and its kin: the module they wrap, behind a call that moves its inputs."""
-    inner = args.value(0, "module") or UNKNOWN
-    return Value(MODULE, inner.place, node, obj=inner.obj or node, text="moves its inputs")
-
-
 def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args: Args) -> Value:
     """``nn.Linear(...)``: a module of torch's, by the table."""
+    if name in ("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel"):
+        return wrapped(args, node)
     given = args.get(None, "device")
     place = HOST
     if given is not None and given[1].kind != NONE:
@@ -52,8 +48,6 @@ def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args:
         place = UNKNOWN_PLACE
     elif fact.kind != "container":
         place = frame.default_place()
-    if name in ("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel"):
-        return wrapped(args, node)
     held: Value | None = None
     if fact.kind == "container":
         for _, value in args.all:
@@ -73,6 +67,32 @@ def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args:
     return Value(MODULE, place, node, ref=name, obj=node, items=held, holds=holds)
 
 
+def wrapped(args: Args, node: cst.Call) -> Value:
+    """DataParallel and its kin: the module they wrap, behind a call that moves its inputs."""
+    inner = args.value(0, "module") or UNKNOWN
+    return Value(MODULE, inner.place, node, obj=inner.obj or node, text="moves its inputs")
+
+
+def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
+    """``Net(...)`` of the project."""
+    init = cls.find_method("__init__")
+    if init is not None:
+        project_calls.hint(init, project_calls.given_to(node, init, args, Value(SELF, ref=cls)))
+    frame.flow.evaluate_class(cls)
+    if not cls.is_module:
+        return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
+    _put_in(frame, node, args)
+    constructors = [method for c in cls.lineage if (method := c.methods.get("__init__")) is not None]
+    parts = [v for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"]
+    # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
+    elsewhere = (
+        args.starred
+        or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors)
+        or any(part.place != HOST for part in parts)
+    )
+    return Value(MODULE, UNKNOWN_PLACE if elsewhere else frame.default_place(), node, ref=cls, obj=node)
+
+
 def _put_in(frame: Frame, node: cst.Call, args: Args) -> None:
     """Remember which modules a new one is made of: they move together."""
     inside = {module.obj for _, value in args.all for module in modules_in(value)} - {None}
@@ -85,6 +105,31 @@ def _holds(value: Value) -> bool:
     if value.kind == LIST and isinstance(value.ref, tuple):
         return any(_holds(item) for item in value.ref)
     return value.kind == MODULE and value.holds
+
+
+def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
+    """``self.register_buffer("mask", mask)`` and its kin."""
+    given = args.get(0, "name")
+    value = args.value(1, "tensor", "param", "module", "default") or UNKNOWN
+    if given is not None and given[1].text is None:
+        cls.buffers_by_variable = True
+    if given is not None and given[1].text is not None:
+        cls.buffers.add(given[1].text)
+        if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
+            trained = name == "register_parameter"
+            value = tensor(
+                value.place,
+                node,
+                zero=value.zero,
+                grad=trained,
+                ref="parameter" if trained else "buffer",
+                tracked=True if trained else value.tracked,
+            )
+        frame.flow.store(cls, given[1].text, value, node, frame)
+        if frame.env is not None:
+            frame.env[f"self.{given[1].text}"] = value
+            frame.flow.has_paths = True
+    return NOTHING
 
 
 def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
@@ -152,61 +197,6 @@ def _output_place(module: Value, first: list[Operand]) -> Place:
     return place if place.is_there else module.place if module.place.is_known else place
 
 
-def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
-    """``Net(...)`` of the project."""
-    init = cls.find_method("__init__")
-    if init is not None:
-        project_calls.hint(init, project_calls.given_to(node, init, args, Value(SELF, ref=cls)))
-    frame.flow.evaluate_class(cls)
-    if not cls.is_module:
-        return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
-    _put_in(frame, node, args)
-    constructors = [method for c in cls.lineage if (method := c.methods.get("__init__")) is not None]
-    parts = [v for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"]
-    # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
-    elsewhere = (
-        args.starred
-        or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors)
-        or any(part.place != HOST for part in parts)
-    )
-    return Value(MODULE, UNKNOWN_PLACE if elsewhere else frame.default_place(), node, ref=cls, obj=node)
-
-
-def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
-    """``self.register_buffer("mask", mask)`` and its kin."""
-    given = args.get(0, "name")
-    value = args.value(1, "tensor", "param", "module", "default") or UNKNOWN
-    if given is not None and given[1].text is None:
-        cls.buffers_by_variable = True
-    if given is not None and given[1].text is not None:
-        cls.buffers.add(given[1].text)
-        if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
-            trained = name == "register_parameter"
-            value = tensor(
-                value.place,
-                node,
-                zero=value.zero,
-                grad=trained,
-                ref="parameter" if trained else "buffer",
-                tracked=True if trained else value.tracked,
-            )
-        frame.flow.store(cls, given[1].text, value, node, frame)
-        if frame.env is not None:
-            frame.env[f"self.{given[1].text}"] = value
-            frame.flow.has_paths = True
-    return NOTHING
-
-
-def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
-    """The identity of the module that ``model.backbone`` is a part of: both move with it."""
-    while type(part) is cst.Attribute:
-        part = part.value
-        value = frame.values.get(part)
-        if value is not None and value.kind == MODULE and value.obj is not None:
-            return value.obj
-    return None
-
-
 def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, name: str, args: Args) -> Value:
     """A method of a module: of the project's own, or what ``nn.Module`` gives every module."""
     if isinstance(module.ref, Class):
@@ -240,6 +230,16 @@ def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, nam
     if value.kind != UNKNOWN_KIND:
         return calls.call_value(frame, node, value, args)
     return UNKNOWN
+
+
+def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
+    """The identity of the module that ``model.backbone`` is a part of: both move with it."""
+    while type(part) is cst.Attribute:
+        part = part.value
+        value = frame.values.get(part)
+        if value is not None and value.kind == MODULE and value.obj is not None:
+            return value.obj
+    return None
 
 
 _CHAINS = frozenset("train eval half float double bfloat16 requires_grad_ share_memory type float16 compile".split())

@@ -33,76 +33,6 @@ from devlint.flow.value import (
 )
 
 
-def leave_moved(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Value, place: Place) -> None:
-    """A function that was called has moved the module it was handed, or may have."""
-    key, env = frame.key(operand), frame.env
-    if key is None or env is None:
-        return
-    if frame.function is not None and key in frame.function.param_names:
-        frame.moved[key] = UNKNOWN_PLACE if frame.conditional else place
-    if value.kind == MODULE:
-        if value.obj is not None:
-            _move_known(frame, node, value, place)
-        if key in env or "." in key:
-            env[key] = value.but(place=place, origin=node)
-            frame.flow.has_paths = frame.flow.has_paths or "." in key
-        _store_moved(frame, node, key, env.get(key, value))
-
-
-def _store_moved(frame: Frame, node: cst.Call, key: str, module: Value) -> None:
-    """``self.model.cuda()``: other methods find it moved, or not yet."""
-    cls = frame.cls
-    if cls is None or cls.is_module or not key.startswith("self.") or key.count(".") > 1 or frame.dead:
-        return
-    if frame.role == CONSTRUCTOR and not frame.conditional:
-        cls.attrs[key[5:]] = module
-    else:
-        frame.flow.store(cls, key[5:], module, node, frame)
-
-
-def escape(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Value) -> None:
-    """A value is handed to a function that cannot be followed: it may move a module, and change a container."""
-    if value.kind == MODULE and not value.place.is_there:
-        leave_moved(frame, node, operand, value, UNKNOWN_PLACE)
-    elif value.kind in (LIST, DICT) or (value.kind == THING and value.ref is None):
-        key = frame.key(operand)
-        if key is not None and frame.env is not None and type(frame.scope.source.parents.get(node)) is cst.Expr:
-            frame.change(value, key, without_place(value))  # called for what it does
-
-
-def by_type(node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
-    """``x.type(...)`` and ``x.type_as(y)``: a type may name a device."""
-    given = args.get(0, "dtype", "other")
-    if given is None:
-        return HOST_DATA
-    value = given[1]
-    if name == "type_as":
-        return receiver.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, obj=None, grad=False)
-    if value.kind == NAME and value.ref in table.DEVICE_TYPED:
-        return receiver.but(place=Place("fixed", "cuda"), origin=node, obj=None)
-    if value.kind == DTYPE or (value.kind == NAME and str(value.ref).startswith("torch.")):
-        return receiver.but(obj=None, grad=False)
-    if value.text is not None:
-        place = Place("fixed", "cuda") if "cuda" in value.text else receiver.place
-        return receiver.but(place=place, origin=node, obj=None)
-    return receiver.but(place=UNKNOWN_PLACE, origin=None, obj=None)
-
-
-def copy_into(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> None:
-    """``receiver.copy_(src, non_blocking)``: across devices where the two are apart."""
-    given = args.get(0, "src", "other")
-    if given is None or frame.dead:
-        return
-    non_blocking = flag(args, 1, "non_blocking")
-    frame.facts.copies[node] = Copy(node, *given, func.value, receiver, non_blocking)
-    if not non_blocking:
-        copies.may_be_done(frame)
-    elif receiver.place.is_host and receiver.pinned and given[1].place.is_there:
-        # into pageable memory such a copy returns only when it is done
-        copies.begin(frame, node)
-        frame.change(receiver, frame.key(func.value), receiver.but(origin=node))
-
-
 def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how: str, args: Args) -> Value:
     """``.to(...)``, ``.cuda(...)``, ``.cpu()``: of a tensor, a module, or what is either."""
     if receiver.kind == SELF:
@@ -209,6 +139,39 @@ def _non_blocking(how: str, args: Args) -> bool | None:
     return flag(args, position, "non_blocking") if how != "cpu" else False
 
 
+def by_type(node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
+    """``x.type(...)`` and ``x.type_as(y)``: a type may name a device."""
+    given = args.get(0, "dtype", "other")
+    if given is None:
+        return HOST_DATA
+    value = given[1]
+    if name == "type_as":
+        return receiver.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, obj=None, grad=False)
+    if value.kind == NAME and value.ref in table.DEVICE_TYPED:
+        return receiver.but(place=Place("fixed", "cuda"), origin=node, obj=None)
+    if value.kind == DTYPE or (value.kind == NAME and str(value.ref).startswith("torch.")):
+        return receiver.but(obj=None, grad=False)
+    if value.text is not None:
+        place = Place("fixed", "cuda") if "cuda" in value.text else receiver.place
+        return receiver.but(place=place, origin=node, obj=None)
+    return receiver.but(place=UNKNOWN_PLACE, origin=None, obj=None)
+
+
+def copy_into(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> None:
+    """``receiver.copy_(src, non_blocking)``: across devices where the two are apart."""
+    given = args.get(0, "src", "other")
+    if given is None or frame.dead:
+        return
+    non_blocking = flag(args, 1, "non_blocking")
+    frame.facts.copies[node] = Copy(node, *given, func.value, receiver, non_blocking)
+    if not non_blocking:
+        copies.may_be_done(frame)
+    elif receiver.place.is_host and receiver.pinned and given[1].place.is_there:
+        # into pageable memory such a copy returns only when it is done
+        copies.begin(frame, node)
+        frame.change(receiver, frame.key(func.value), receiver.but(origin=node))
+
+
 def move_module(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, target: Place) -> Value:
     """``model.to(device)``: in place, under every name the module has."""
     moved = module.but(place=target, origin=node)
@@ -275,3 +238,40 @@ def _move_self(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Valu
     objects = [receiver.ref, *(value.obj for value in parts.values() if value.obj is not None)]
     optimizers.leave_behind(frame, node, objects, name, target)
     return moved
+
+
+def leave_moved(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Value, place: Place) -> None:
+    """A function that was called has moved the module it was handed, or may have."""
+    key, env = frame.key(operand), frame.env
+    if key is None or env is None:
+        return
+    if frame.function is not None and key in frame.function.param_names:
+        frame.moved[key] = UNKNOWN_PLACE if frame.conditional else place
+    if value.kind == MODULE:
+        if value.obj is not None:
+            _move_known(frame, node, value, place)
+        if key in env or "." in key:
+            env[key] = value.but(place=place, origin=node)
+            frame.flow.has_paths = frame.flow.has_paths or "." in key
+        _store_moved(frame, node, key, env.get(key, value))
+
+
+def _store_moved(frame: Frame, node: cst.Call, key: str, module: Value) -> None:
+    """``self.model.cuda()``: other methods find it moved, or not yet."""
+    cls = frame.cls
+    if cls is None or cls.is_module or not key.startswith("self.") or key.count(".") > 1 or frame.dead:
+        return
+    if frame.role == CONSTRUCTOR and not frame.conditional:
+        cls.attrs[key[5:]] = module
+    else:
+        frame.flow.store(cls, key[5:], module, node, frame)
+
+
+def escape(frame: Frame, node: cst.Call, operand: cst.BaseExpression, value: Value) -> None:
+    """A value is handed to a function that cannot be followed: it may move a module, and change a container."""
+    if value.kind == MODULE and not value.place.is_there:
+        leave_moved(frame, node, operand, value, UNKNOWN_PLACE)
+    elif value.kind in (LIST, DICT) or (value.kind == THING and value.ref is None):
+        key = frame.key(operand)
+        if key is not None and frame.env is not None and type(frame.scope.source.parents.get(node)) is cst.Expr:
+            frame.change(value, key, without_place(value))  # called for what it does

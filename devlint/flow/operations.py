@@ -24,24 +24,7 @@ from devlint.flow.value import (
     tensor,
 )
 
-
-def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None) -> bool | None:
-    reduces = operation.reduces
-    if reduces == "always":
-        return True
-    if reduces in ("no_dim", "no_dim_third"):
-        if any(k in args.keywords for k in ("dim", "axis", "keepdim")) or args.starred:
-            return None if args.starred else False
-        allowed = positional_before + (1 if reduces == "no_dim_third" else 0)
-        return len(args.positional) <= allowed
-    if reduces == "loss":
-        reduction = args.value(None, "reduction")
-        if reduction is None or reduction.text in ("mean", "sum", "batchmean"):
-            return True
-        return False if reduction.text == "none" else None
-    if reduces == "adds":
-        return False
-    return operands_zero if reduces == "never" else None
+SAME_MEMORY = table.VIEWS | table.VIEWS_OR_COPIES
 
 
 def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Args) -> Value:
@@ -61,9 +44,6 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
         return result.but(zero=False)
     return result
-
-
-SAME_MEMORY = table.VIEWS | table.VIEWS_OR_COPIES
 
 
 def _operands(operation: table.Op, args: Args) -> list[Operand]:
@@ -89,6 +69,12 @@ def _operands(operation: table.Op, args: Args) -> list[Operand]:
     return []
 
 
+def _elements_of(node: cst.BaseExpression, value: Value) -> list[Operand]:
+    if isinstance(node, cst.Tuple | cst.List) and len(node.elements) == len(value.items):
+        return [(item.value, v) for item, v in zip(node.elements, value.items, strict=True)]
+    return [(node, v) for v in value.items]
+
+
 def _copied_together(node: cst.Call, args: Args) -> Value:
     """``pad_sequence``: tensors from anywhere are copied into one that lives where the first does."""
     first = args.value(0)
@@ -96,23 +82,6 @@ def _copied_together(node: cst.Call, args: Args) -> Value:
     if each is not None and each.holds_tensors:
         return tensor(each.place, each.origin, pinned=False if each.place.is_host else None)
     return tensor(UNKNOWN_PLACE, node)
-
-
-def _elements_of(node: cst.BaseExpression, value: Value) -> list[Operand]:
-    if isinstance(node, cst.Tuple | cst.List) and len(node.elements) == len(value.items):
-        return [(item.value, v) for item, v in zip(node.elements, value.items, strict=True)]
-    return [(node, v) for v in value.items]
-
-
-def _pinned_result(name: str, place: Place, pinned: bool | None) -> bool | None:
-    """Whether what the operation ``name`` gives is page-locked, where its first operand is or not."""
-    if not place.is_host:
-        return None
-    if name in table.VIEWS:
-        return pinned
-    if name in table.VIEWS_OR_COPIES:
-        return False if pinned is False else None
-    return False  # new memory, which torch does not pin
 
 
 def result_of(
@@ -149,6 +118,36 @@ def result_of(
             return value
         return Value(THING, place, chosen.origin, zero=zero, tracked=tracked)
     return value
+
+
+def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None) -> bool | None:
+    reduces = operation.reduces
+    if reduces == "always":
+        return True
+    if reduces in ("no_dim", "no_dim_third"):
+        if any(k in args.keywords for k in ("dim", "axis", "keepdim")) or args.starred:
+            return None if args.starred else False
+        allowed = positional_before + (1 if reduces == "no_dim_third" else 0)
+        return len(args.positional) <= allowed
+    if reduces == "loss":
+        reduction = args.value(None, "reduction")
+        if reduction is None or reduction.text in ("mean", "sum", "batchmean"):
+            return True
+        return False if reduction.text == "none" else None
+    if reduces == "adds":
+        return False
+    return operands_zero if reduces == "never" else None
+
+
+def _pinned_result(name: str, place: Place, pinned: bool | None) -> bool | None:
+    """Whether what the operation ``name`` gives is page-locked, where its first operand is or not."""
+    if not place.is_host:
+        return None
+    if name in table.VIEWS:
+        return pinned
+    if name in table.VIEWS_OR_COPIES:
+        return False if pinned is False else None
+    return False  # new memory, which torch does not pin
 
 
 def waits(tail: str, args: Args, offset: int) -> bool:
