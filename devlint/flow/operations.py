@@ -93,6 +93,7 @@ def result_of(
     positional_before: int,
     operands: list[Operand],
 ) -> Value:
+    """What an operation of the table gives: where ``chosen``, the operand that decides on it, lives."""
     if operation.result == "host":
         return HOST_DATA
     if operation.result == "none":

@@ -34,6 +34,7 @@ class Place(NamedTuple):
 
     @property
     def is_known(self) -> bool:
+        """Not left open, by the code or to the callers of the function."""
         return self.kind not in ("unknown", "param")
 
     def __str__(self) -> str:
