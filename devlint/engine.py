@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: A file whose bytes hold none of these names no framework and needs no parse.
 FRAMEWORKS = (b"torch",)
 
+# UTF-16 of either byte order holds these too: no Python, but that has to be said
+_NAMES = (*FRAMEWORKS, *(b"\0".join(bytes([byte]) for byte in name) for name in FRAMEWORKS))
+
 
 @dataclass
 class Checked:
@@ -44,7 +47,7 @@ def check(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None 
 
 def relevant(raw: bytes) -> bool:
     """Whether a file can hold a finding at all: it names a framework, or has a comment for devlint."""
-    return any(name in raw for name in FRAMEWORKS) or b"devlint:" in raw
+    return any(name in raw for name in _NAMES) or b"devlint:" in raw
 
 
 def inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None = None) -> Checked:

@@ -23,7 +23,7 @@ from typing import TypeVar, cast
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from devlint import tree
+from devlint import nesting, tree
 from devlint.finding import Span
 
 # LibCST generates code recursively, a few frames for each level of nesting: 350 terms of a sum are 350 levels.
@@ -51,6 +51,9 @@ class Source:
     def __init__(self, raw: bytes, path: str) -> None:
         self.raw, self.path = raw, path
         self.bom, self.encoding, self.text = decode(raw)
+        deep = nesting.too_deep(self.text)
+        if deep is not None:
+            raise SourceError(*deep)
         try:
             self.module = cst.parse_module(self.text)
         except cst.ParserSyntaxError as error:
@@ -153,6 +156,8 @@ def decode(raw: bytes) -> tuple[bytes, str, str]:
     """
     bom = codecs.BOM_UTF8 if raw.startswith(codecs.BOM_UTF8) else b""
     body = raw[len(bom) :]
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise SourceError("the file is UTF-16, which Python does not read; save it as UTF-8", 1, 1)
     try:
         # a lone carriage return ends a line too, which detect_encoding does not know
         head = b"\n".join(re.split(rb"\r\n|\r|\n", raw, maxsplit=2)[:2])
@@ -206,9 +211,10 @@ def _syntax_error(text: str, error: cst.ParserSyntaxError) -> SourceError:
     except SyntaxError as better:
         return SourceError(better.msg, better.lineno or 1, max(better.offset or 1, 1))
     except (ValueError, RecursionError, MemoryError):
-        pass  # no verdict: LibCST's own stands
-    message = error.message.strip().splitlines()
-    return SourceError(message[0] if message else "invalid syntax", error.raw_line, error.raw_column + 1)
+        pass  # no verdict
+    version = ".".join(map(str, sys.version_info[:2]))
+    reason = f"LibCST, which devlint reads Python with, cannot parse this, though Python {version} can"
+    return SourceError(reason, error.raw_line, error.raw_column + 1)
 
 
 class _Recorder(CodegenState):

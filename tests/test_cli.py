@@ -100,6 +100,12 @@ def test_a_file_that_does_not_parse_is_an_ordinary_finding(project: Path) -> Non
     assert (result.exit_code, rows(result)) == (1, [(str(project / "bad.py"), "syntax-error")])
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_in_utf16_is_no_clean_file(project: Path, encoding: str) -> None:
+    (project / "bad.py").write_bytes("import torch\n".encode(encoding))
+    assert rows(check("--output-format", "json")) == [("bad.py", "syntax-error")]
+
+
 def test_rules_are_selected_by_name_group_and_all(toys: Path) -> None:
     def chosen(*args: str) -> set[str]:
         return {rule for _, rule in rows(check("--output-format", "json", *args))}

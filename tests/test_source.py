@@ -78,6 +78,7 @@ def test_every_way_to_write_a_file_survives_and_is_writable(raw: bytes) -> None:
     [
         (b"x = '\xe9'\n", ("byte 0xe9 is not valid utf-8; save the file as UTF-8 or declare its encoding", 1, 6)),
         ("y = 'é'\r\nx = 1\rz = '".encode() + b"\xff'", ("byte 0xff is not valid utf-8;", 3, 6)),
+        ("x = 1\n".encode("utf-16"), ("the file is UTF-16, which Python does not read; save it as UTF-8", 1, 1)),
         (b"x = 1\n\xe9\n", ("byte 0xe9 is not valid utf-8", 2, 1)),
         (b"# coding: no-such\n", ("unknown encoding: no-such", 1, 1)),
         (b"# coding: rot13\nk = 1\n", ("cannot decode the file as rot13", 1, 1)),
@@ -96,6 +97,16 @@ def test_what_is_not_python_says_why_and_where(raw: bytes, expected: tuple[str, 
     assert message.startswith(expected[0])
     assert row == expected[1]
     assert expected[2] in (None, column)
+
+
+def test_where_only_the_parser_gives_up_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(text: str) -> None:
+        raise cst.ParserSyntaxError("parser error", lines=[text], raw_line=1, raw_column=2)
+
+    monkeypatch.setattr(cst, "parse_module", parse)
+    message, row, column = reason(b"x = 1\n")
+    assert message.startswith("LibCST, which devlint reads Python with, cannot parse this, though Python 3.")
+    assert (row, column) == (1, 3)
 
 
 @pytest.mark.parametrize(
