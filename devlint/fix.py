@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -65,7 +66,8 @@ def fix(raw: bytes, path: str, settings: Settings, *, unsafe: bool, index: Proje
         refused = attempt.refused
         if not attempt.accepted:
             break
-        applied += sorted((finding for finding, _ in attempt.accepted), key=offered.index)
+        order = {id(finding): number for number, finding in enumerate(offered)}
+        applied += sorted((finding for finding, _ in attempt.accepted), key=lambda finding: order[id(finding)])
         raw = attempt.source.encode(attempt.text(attempt.accepted))
         before = [count for seen, count in history if seen == raw]
         if before:
@@ -118,19 +120,20 @@ class _Round:
             self.settle(chosen)
             if len(self.refused) == refused:
                 break
-            tried = [finding for finding, _ in chosen]
-            offered = [finding for finding in offered if finding not in tried]
+            tried = {id(finding) for finding, _ in chosen}
+            offered = [finding for finding in offered if id(finding) not in tried]
 
     def choose(self, offered: list[Finding]) -> list[_Candidate]:
         """Fixes that touch neither each other nor what is accepted, first come first served."""
         chosen: list[_Candidate] = []
-        taken = set(_edits(self.accepted))
+        taken = _Taken(_edits(self.accepted))
         for finding in offered:
             edits = self._replacements(finding)
-            new = [edit for edit in edits if not (edit in taken and _is_import(edit))]
-            if set(edits) <= taken or not any(_touch(edit, other) for edit in new for other in taken):
+            new = [edit for edit in edits if not (edit in taken.all and _is_import(edit))]
+            touched = any(_touch(edit, other) for edit in new for other in taken.near(edit))
+            if taken.all.issuperset(edits) or not touched:
                 chosen.append((finding, edits))
-                taken.update(edits)
+                taken.add(edits)
         return chosen
 
     def settle(self, fixes: list[_Candidate]) -> None:
@@ -186,11 +189,14 @@ class _Round:
         """The comments that must still be there: all but those that go because they silence nothing."""
         from devlint.finding import UNUSED_IGNORE
 
-        going = [edit for finding, edits in fixes if finding.rule == UNUSED_IGNORE for edit in edits]
+        going = _Taken(edit for finding, edits in fixes if finding.rule == UNUSED_IGNORE for edit in edits)
         return Counter(
             comment
             for offset, comment in self.source.comments
-            if not any(edit.start < offset + len(comment) and offset < edit.end for edit in going)
+            if not any(
+                edit.start < offset + len(comment) and offset < edit.end
+                for edit in going.near(_Replacement(offset, offset + len(comment), ""))
+            )
         )
 
     def _replacements(self, finding: Finding) -> tuple[_Replacement, ...]:
@@ -204,12 +210,41 @@ class _Round:
         return tuple(found)
 
 
+class _Taken:
+    """Edits that do not overlap, by place."""
+
+    def __init__(self, edits: Iterable[_Replacement]) -> None:
+        self.all: set[_Replacement] = set()
+        self._sorted: list[_Replacement] = []
+        self.add(edits)
+
+    def add(self, edits: Iterable[_Replacement]) -> None:
+        for edit in edits:
+            if edit not in self.all:
+                self.all.add(edit)
+                insort(self._sorted, edit)
+
+    def near(self, edit: _Replacement) -> Iterator[_Replacement]:
+        """The edits that touch this one, and perhaps one more on each side."""
+        at = bisect_left(self._sorted, edit)
+        for number in range(at - 1, -1, -1):
+            yield self._sorted[number]
+            if self._sorted[number].end < edit.start:
+                break
+        for number in range(at, len(self._sorted)):
+            yield self._sorted[number]
+            if self._sorted[number].start > edit.end:
+                break
+
+
 def _edits(fixes: list[_Candidate]) -> list[_Replacement]:
     # one import that several fixes need goes in once; within a fix, equal insertions are two
     found: list[_Replacement] = []
+    known: set[_Replacement] = set()
     for _, edits in fixes:
-        known = set(found)
-        found += [edit for edit in edits if edit not in known]
+        new = [edit for edit in edits if edit not in known]
+        found += new
+        known.update(new)
     return found
 
 

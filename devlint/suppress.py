@@ -22,6 +22,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from devlint.finding import GROUPS, Edit, Finding, Fix
@@ -88,15 +89,28 @@ def apply(source: Source, findings: list[Finding], enabled: frozenset[str], *, u
     ignores, malformed = _read(source)
     # what stands closest to the line is used first, so a redundant comment for the file is the one that is unused
     ignores.sort(key=lambda i: (i.whole_file, i.start))
-    kept = [f for f in findings if not any(i.silences(f) for i in ignores)]
+    by_row: dict[int, list[_Ignore]] = {}
+    for ignore in ignores:
+        if not ignore.whole_file:
+            for row in {ignore.row, *ignore.rows}:
+                by_row.setdefault(row, []).append(ignore)
+    whole_file = [ignore for ignore in ignores if ignore.whole_file]
+
+    def silenced(finding: Finding, about: _Ignore | None = None) -> bool:
+        rows = range(finding.span.row, finding.span.end_row + 1)
+        near = {ignore.start: ignore for row in rows for ignore in by_row.get(row, ())}
+        ordered = [*(near[start] for start in sorted(near)), *whole_file]
+        return any(ignore.silences(finding, about=about) for ignore in ordered)
+
+    kept = [finding for finding in findings if not silenced(finding)]
     if not unused:
         return kept
-    kept += [f for f in malformed if not any(i.silences(f) for i in ignores)]
+    kept += [finding for finding in malformed if not silenced(finding)]
     known = _known()
     # comments that silence everything come last: they may find their use in a fault of another comment
     for about in sorted(ignores, key=lambda i: (i.whole_file, i.names is None)):
         for fault in _faults(source, about, enabled, known):
-            if not any(i.silences(fault, about=about) for i in ignores):
+            if not silenced(fault, about):
                 kept.append(fault)
     return kept
 
@@ -134,21 +148,23 @@ def _add_ignores(source: Source, findings: list[Finding]) -> bytes:
         if row in barred:
             row = statements.around(row)[1]
         names_of.setdefault(row, set()).add(finding.rule)
-    text = source.text
-    for row, names in sorted(names_of.items(), reverse=True):
-        joined = ", ".join(sorted(names))
-        there = [i for i in ignores if i.row == row and i.names and not i.whole_file]
-        if there:
-            at = there[0].names_start + len(text[there[0].names_start : there[0].names_end].rstrip(" \t,"))
-            text = f"{text[:at]}, {joined}{text[at:]}"
-            continue
-        if row in comments:
-            offset, comment = comments[row]
-            at = offset + len(comment.rstrip())
+    there = {i.row: i for i in reversed(ignores) if i.names and not i.whole_file}  # the first of each row
+    text, done, pieces = source.text, 0, []
+    for row, names in sorted(names_of.items()):
+        added = ", ".join(sorted(names))
+        if row in there:
+            start, end = there[row].names_start, there[row].names_end
+            at, added = start + len(text[start:end].rstrip(" \t,")), f", {added}"
         else:
-            at = source.lines[row - 1] + len(_line(source, row).rstrip())
-        text = f"{text[:at]}  # devlint: ignore[{joined}]{text[at:]}"
-    return source.encode(text)
+            if row in comments:
+                offset, comment = comments[row]
+                at = offset + len(comment.rstrip())
+            else:
+                at = source.lines[row - 1] + len(_line(source, row).rstrip())
+            added = f"  # devlint: ignore[{added}]"
+        pieces += [text[done:at], added]
+        done = at
+    return source.encode("".join([*pieces, text[done:]]))
 
 
 def _rows_without_room(source: Source, comments: dict[int, tuple[int, str]]) -> set[int]:
@@ -211,7 +227,7 @@ def _wrong(body: str, parsed: re.Match[str] | None, own_line: bool) -> str:
 
     if parsed is None:
         word = re.match(r"[\w-]*", body)
-        close = get_close_matches(word[0].lower() if word else "", ["ignore", "ignore-file"], n=1)
+        close = get_close_matches(word[0].lower() if word else "", ["ignore", "ignore-file"], n=1, cutoff=0.8)
         hint = f"did you mean `{close[0]}`?" if close else "expected `ignore[...]` or `ignore-file[...]`"
         said = f"# devlint: {body.split('[')[0]}".strip()
         return f"`{said}` is not understood; {hint}"
@@ -253,6 +269,11 @@ class _Statements:
         self.rows = sorted(found)
         self.firsts = [first for first, *_ in self.rows]
 
+    @cached_property
+    def comments(self) -> dict[int, int]:
+        """Row -> offset of its comment."""
+        return {self.source.place(offset)[0]: offset for offset, _ in self.source.comments}
+
     def around(self, row: int) -> tuple[int, int]:
         """First and last row of the statement that holds a row; the row itself outside of any."""
         at = bisect_left(self.firsts, row + 1) - 1
@@ -269,7 +290,7 @@ class _Statements:
         """The rows that a comment on a line of its own speaks for."""
         first, last = self.around(row)
         if first < row < last:
-            comments = {self.source.place(at)[0]: at for at, _ in self.source.comments}
+            comments = self.comments
             for following in range(row + 1, last + 1):
                 start = self.source.lines[following - 1]
                 end = comments.get(following, start + len(_line(self.source, following)))
@@ -320,6 +341,8 @@ def _unknown(source: Source, ignore: _Ignore, name: str, known: dict[str, str]) 
 
     close = get_close_matches(name.lower().replace("_", "-"), known, n=1)
     hint = f"did you mean `{close[0]}`?" if close else "`devlint rules` lists them"
+    if name.upper() == "ALL":
+        hint = f"`{ignore.kind}` without brackets silences every rule"
     inside = source.text[ignore.names_start : ignore.names_end]
     start = ignore.names_start + next(m.start() for m in _NAME.finditer(inside) if m[0] == name)
     return _finding(source, start, start + len(name), f"there is no rule or group `{name}`; {hint}")

@@ -149,6 +149,13 @@ class TestRounds:
         assert [f.rule for f in result.applied] == ["old-call"] * 4
         assert result.remaining == result.refused == ()
 
+    def test_a_fix_is_compared_with_the_fixes_near_it_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        compared = []
+        touch = fixing._touch
+        monkeypatch.setattr(fixing, "_touch", lambda *edits: compared.append(edits) or touch(*edits))
+        assert len(fixed("torch\n" + "old(a)\n" * 300).applied) == 300
+        assert len(compared) <= 600
+
     def test_fixes_of_different_rules_that_overlap_settle(self) -> None:
         wanted = "import math\nx = new(clean(math.sqrt(1), new(2)))\n"
         assert fixed("import torch\nx = old(tidy(sqrt(1), old(2)))\n").raw.decode() == f"import torch\n{wanted}"

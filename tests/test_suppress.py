@@ -185,6 +185,14 @@ def test_a_file_without_the_word_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
             "there is no rule or group `fatal-nam`; did you mean `fatal-name`?",
         ),
         ("x = 1  # devlint: ignore[fatal_name]", "there is no rule or group `fatal_name`; did you mean `fatal-name`?"),
+        (
+            "x = 1  # devlint: ignore[ALL]",
+            "there is no rule or group `ALL`; `ignore` without brackets silences every rule",
+        ),
+        (
+            "x = 1  # devlint: ignore-next-line[fatal-name]",
+            "`# devlint: ignore-next-line` is not understood; expected `ignore[...]` or `ignore-file[...]`",
+        ),
         ("x = 1  # devlint: ignore[zzz]", "there is no rule or group `zzz`; `devlint rules` lists them"),
         ("x = 1  # devlint: ignroe[fatal-name]", "`# devlint: ignroe` is not understood; did you mean `ignore`?"),
         ("x = 1  # devlint: ignorefile", "`# devlint: ignorefile` is not understood; did you mean `ignore-file`?"),
@@ -391,3 +399,13 @@ def test_removing_unused_comments_brings_no_finding_back(pieces: list[str]) -> N
     assert not [f for f in engine.check(cleaned, "x.py", ALL) if f.rule == "unused-ignore" and f.fix]
     before = [f for f in kept if "`poor`" not in f[1]]  # a fix mends those
     assert [(f.rule, f.message) for f in engine.check(cleaned, "x.py", ALL) if f.rule != "unused-ignore"] == before
+
+
+def test_a_finding_is_compared_with_the_comments_near_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    silences = suppress._Ignore.silences
+    monkeypatch.setattr(
+        suppress._Ignore, "silences", lambda *args, **kinds: asked.append(args) or silences(*args, **kinds)
+    )
+    assert messages("x = fatal  # devlint: ignore[fatal-name]\n" * 300) == []
+    assert len(asked) == 300
