@@ -53,8 +53,8 @@ PROMISES = {
 DOC_FORMATS = ("text", "markdown", "json")
 
 _FIXES = {
-    "always": "always, with `--fix` or `--unsafe-fixes`",
-    "sometimes": "sometimes, with `--fix` or `--unsafe-fixes`",
+    "always": "always, with `--fix`; where unsafe, with `--fix --unsafe-fixes`",
+    "sometimes": "sometimes, with `--fix`; where unsafe, with `--fix --unsafe-fixes`",
     "never": "never",
 }
 
@@ -263,6 +263,7 @@ def table(fmt: str) -> str:
 
 
 _WIDTH = 88
+_LINK = re.compile(r"\[([^\]]+)\]\((https?:[^)\s]+)\)")
 _MARKS = {"always": "[*]", "sometimes": "[~]", "never": "   "}
 
 
@@ -317,7 +318,7 @@ def _text_page(name: str) -> str:
 
 
 def _laid_out(text: str, indent: str) -> str:
-    """Markdown as plain text: paragraphs and list items filled, code indented further."""
+    """Markdown as plain text: paragraphs and list items filled, links written out, code indented further."""
     from textwrap import fill
 
     lines: list[str] = []
@@ -326,7 +327,7 @@ def _laid_out(text: str, indent: str) -> str:
     def flush() -> None:
         if paragraph:
             hanging = "  " if paragraph[0].startswith(("- ", "* ")) else ""
-            joined = " ".join(line.strip() for line in paragraph)
+            joined = _LINK.sub(r"\1 <\2>", " ".join(line.strip() for line in paragraph))
             lines.append(
                 fill(
                     joined,

@@ -226,7 +226,7 @@ def test_explain_lays_a_page_out_as_text(rules_in):
         group    correctness: crashes, or computes garbage, once the device is an accelerator
         level    error
         default  on
-        fix      always, with `--fix` or `--unsafe-fixes`
+        fix      always, with `--fix`; where unsafe, with `--fix --unsafe-fixes`
 
         What it does
           Looks for statements that move a tensor and drop the result, which `Tensor.to`
@@ -255,7 +255,7 @@ def test_explain_lays_a_page_out_as_text(rules_in):
           None | known.
 
         References
-          - [Tensor.to](https://docs.pytorch.org/docs/stable/)
+          - Tensor.to <https://docs.pytorch.org/docs/stable/>
         """
     )
 
@@ -266,7 +266,8 @@ def test_explain_gives_markdown_with_the_sections_as_written(rules_in):
     assert text.startswith(
         "# discarded-move\n\nA tensor is moved and the moved copy is thrown away.\n\n"
         "- **Group:** `correctness` (crashes, or computes garbage, once the device is an accelerator)\n"
-        "- **Level:** error\n- **By default:** on\n- **Fix:** always, with `--fix` or `--unsafe-fixes`\n\n"
+        "- **Level:** error\n- **By default:** on\n"
+        "- **Fix:** always, with `--fix`; where unsafe, with `--fix --unsafe-fixes`\n\n"
         "## What it does\n\n"
     )
     assert "\n\n## Use instead\n\n```python\ndef step(x, device):\n    x = x.to(device)\n```\n\n" in text
