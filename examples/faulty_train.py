@@ -60,9 +60,9 @@ def evaluate(model, loader, device):
     predicted = []
     for inputs, _ in loader:
         inputs = inputs.to(device)
-        if inputs.device == "cuda":
-            inputs = inputs.half()
-        predicted.append(model(inputs).argmax(dim=1))
+        mixed = inputs.device == "cuda"
+        with torch.autocast("cuda", enabled=mixed):
+            predicted.append(model(inputs).argmax(dim=1))
     return np.bincount(torch.cat(predicted).numpy(), minlength=CLASSES)
 
 
