@@ -1,0 +1,11 @@
+"""What the companion raises."""
+
+from __future__ import annotations
+
+
+class DevicePlacementError(RuntimeError):
+    """Tensors that meet, or are about to, on different devices. Code that catches torch's ``RuntimeError`` catches it."""
+
+
+class BudgetExceeded(AssertionError):  # noqa: N818 - it says what happened, as TimeoutExpired does
+    """A guarded run waited or copied more than it was allowed to."""

@@ -1,0 +1,125 @@
+"""Placement: where a tensor lives, really or as the simulator pretends, and what is known of its memory.
+
+Everything in the companion asks `device_of`, never ``tensor.device``. Facts are kept on the tensor's *storage*, as one
+`Record`: a view, ``.data``, ``.detach()`` and a parameter whose ``.data`` was replaced all tell the same story, as they
+do in torch, where the device belongs to the storage too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from devlint.runtime.site import Frame
+
+ATTRIBUTE: Final = "_devlint"
+HOST: Final = torch.device("cpu")
+unhooked = torch._C.DisableTorchFunction  # with unhooked(): torch calls that no function mode sees
+
+
+class Anywhere:
+    """The place of memory that torch's own C++ made for one operation: it is where its operands are."""
+
+    def __repr__(self) -> str:
+        return "anywhere"
+
+
+ANYWHERE: Final = Anywhere()
+
+
+class Record:
+    """What is known of one storage.
+
+    Attributes:
+        place: the pretended device; ``None`` outside of the simulator and for memory on the host.
+        pinned: pretended page-locked memory.
+        made: the frame whose operation made the storage.
+        moved: the frame that last copied it from another device.
+        source: for a copy, the record of the storage it was copied from.
+        pending: an asynchronous copy to the host that nothing has waited for yet (the copy's frame).
+    """
+
+    __slots__ = ("made", "moved", "on_release", "pending", "pinned", "place", "source")
+
+    def __init__(self, place: torch.device | Anywhere | None = None) -> None:
+        self.place = place
+        self.pinned = False
+        self.made: Frame | None = None
+        self.moved: Frame | None = None
+        self.source: Record | None = None
+        self.pending: Frame | None = None
+        self.on_release: Any = None
+
+    def __del__(self) -> None:
+        if self.on_release is not None:
+            self.on_release()
+
+
+def storage_of(tensor: torch.Tensor) -> Any:
+    """The storage that carries the record; that of the values for a sparse tensor; ``None`` for a tensor without one."""
+    with unhooked():
+        try:
+            return tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            pass
+        if tensor.layout is torch.sparse_coo:
+            return tensor._values().untyped_storage()
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr, torch.sparse_csc, torch.sparse_bsc):
+            return tensor.values().untyped_storage()
+    return None
+
+
+def record_of(tensor: torch.Tensor) -> Record | None:
+    """The record of the tensor's storage, if it has one."""
+    return getattr(storage_of(tensor), ATTRIBUTE, None)
+
+
+def record_for(tensor: torch.Tensor) -> Record:
+    """The record of the tensor's storage, made on first use (a loose one for a tensor without storage)."""
+    storage = storage_of(tensor)
+    record = getattr(storage, ATTRIBUTE, None)
+    if record is None:
+        record = Record()
+        if storage is not None:
+            setattr(storage, ATTRIBUTE, record)
+    return record
+
+
+def device_of(tensor: torch.Tensor) -> torch.device | None:
+    """Where the tensor lives: as pretended by the simulator, else really.
+
+    ``None``: anywhere, wherever its operands are (memory that torch's C++ made inside an operation).
+    """
+    record = record_of(tensor)
+    if record is not None and record.place is not None:
+        return None if isinstance(record.place, Anywhere) else record.place
+    with unhooked():
+        return tensor.device
+
+
+def pretend(tensor: torch.Tensor, place: torch.device | Anywhere | None) -> None:
+    """Lets the tensor's storage count as living on `place` (``None``: on the host, where it is)."""
+    record_for(tensor).place = place
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """Whether the tensor lies in page-locked host memory, really or as pretended."""
+    record = record_of(tensor)
+    if record is not None and record.pinned:
+        return True
+    with unhooked():
+        return tensor.device.type == "cpu" and torch.cuda.is_available() and tensor.is_pinned()
+
+
+def tensors_in(values: Iterable[Any], depth: int = 3) -> Iterator[torch.Tensor]:
+    """The tensors among `values` and in the lists, tuples and dicts they hold, `depth` levels down."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif depth and isinstance(value, (list, tuple)):
+            yield from tensors_in(value, depth - 1)
+        elif depth and isinstance(value, dict):
+            yield from tensors_in(value.values(), depth - 1)

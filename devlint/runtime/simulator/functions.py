@@ -1,0 +1,39 @@
+"""The function mode: every call of torch's Python API, handed to the handler that knows what a device means to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from devlint.runtime.simulator import Simulator
+
+Handler = Callable[["Simulator", Any, tuple[Any, ...], dict[str, Any]], Any]
+_handlers: dict[Any, Handler] = {}
+
+
+def handles(*functions: Any) -> Callable[[Handler], Handler]:
+    """Lets a handler answer for `functions`: torch callables, or getters as ``torch.Tensor.device.__get__``."""
+
+    def register(handler: Handler) -> Handler:
+        for function in functions:
+            _handlers[function] = handler
+        return handler
+
+    return register
+
+
+class Functions(TorchFunctionMode):
+    """Passes each call to its handler, or straight on."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        super().__init__()
+        self.simulator = simulator
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = _handlers.get(func)
+        if handler is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        return handler(self.simulator, func, args, kwargs or {})

@@ -1,0 +1,101 @@
+"""Sites: the user's own file and line behind a torch operation."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Final
+
+Frame = tuple[CodeType, int]  # cheap to take on every operation; `site_of` makes a Site of it when one is shown
+
+_PATHS = sysconfig.get_paths()
+_STDLIB: Final = tuple(os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib"))
+_PACKAGES: Final = tuple(os.path.join(_PATHS[name], "") for name in ("purelib", "platlib"))
+_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
+_TORCH, _LIBRARY, _USER = 0, 1, 2  # whose code a file is
+_kinds: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A line of somebody's code.
+
+    Attributes:
+        file: as Python names it. line: from 1. function: its name, ``<module>`` at the top level.
+        inside: the line of an installed library that `file` called and that did it, if any.
+    """
+
+    file: str
+    line: int
+    function: str
+    inside: Site | None = None
+
+    @property
+    def code(self) -> str:
+        """The text of the line, without indentation; empty where the source cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{_short(self.file)}:{self.line}"
+
+
+def _short(file: str) -> str:
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if relative.startswith("..") else relative
+
+
+def _kind(file: str) -> int:
+    import torch
+
+    if file.startswith(os.path.join(os.path.dirname(torch.__file__), "")) or file.startswith(_OWN):
+        return _TORCH
+    if file.startswith("<") and not file.startswith(("<stdin", "<string", "<ipython", "<cell")):
+        return _TORCH  # frozen importlib, generated code
+    if any(f"{os.sep}{part}{os.sep}" in file for part in ("site-packages", "dist-packages")) or file.startswith(
+        _PACKAGES
+    ):
+        return _LIBRARY
+    return _TORCH if file.startswith(_STDLIB) else _USER
+
+
+def own_frame(start: FrameType | None = None) -> tuple[Frame, Frame | None] | None:
+    """The innermost frame of the user's project, and the library frame below it that called torch, if another.
+
+    Where no frame is the project's (a loader's worker, say), the library's own. ``None`` where all is torch's.
+    """
+    frame: FrameType | None = start or sys._getframe(1)
+    inner: Frame | None = None
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename)
+        if kind is None:
+            kind = _kinds[code.co_filename] = _kind(code.co_filename)
+        if kind == _USER:
+            return (code, frame.f_lineno), inner
+        if kind == _LIBRARY and inner is None:
+            inner = (code, frame.f_lineno)
+        frame = frame.f_back
+    return (inner, None) if inner else None
+
+
+def site_of(frame: Frame, inside: Frame | None = None) -> Site:
+    """A Site that can be shown, of frames as `own_frame` gives them."""
+    code, line = frame
+    return Site(code.co_filename, line, code.co_name, site_of(inside) if inside else None)
+
+
+def here() -> Site | None:
+    """The user's line that is running."""
+    found = own_frame(sys._getframe(1))
+    return site_of(*found) if found else None
+
+
+def thread_name() -> str:
+    """The running thread, as reports name it."""
+    return threading.current_thread().name
