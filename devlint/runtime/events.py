@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
@@ -80,6 +81,8 @@ class Report:
         timeline: single events, the first `TIMELINE_LIMIT`.
         failures: budgets that were not kept, each a sentence.
         stepped_aside: what the companion did not look into, and why.
+        folder: the working directory when it began; paths are shown relative to it.
+        code: file -> line (as text) -> its source, for the files and lines of a report read back; see `text_of`.
     """
 
     devices: dict[str, str] = field(default_factory=dict)
@@ -93,6 +96,8 @@ class Report:
     timeline: list[Event] = field(default_factory=list, repr=False)
     failures: list[str] = field(default_factory=list)
     stepped_aside: dict[str, str] = field(default_factory=dict)
+    folder: str = field(default_factory=os.getcwd)
+    code: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
 
     def add(self, event: Event) -> Line:
         """Counts an event, and returns the line it belongs to."""
@@ -127,6 +132,10 @@ class Report:
         """No error and no budget broken."""
         return not self.failures and not any(line.first.error for line in self.findings)
 
+    def text_of(self, site: Site) -> str:
+        """The source of a line as it was when it ran, without indentation; empty where it cannot be had."""
+        return self.code.get(site.file, {}).get(str(site.line), "") or site.code
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON-like data; `from_dict` reads it back."""
         data = {name: getattr(self, name) for name in _PLAIN}
@@ -136,7 +145,17 @@ class Report:
             "lines": [{"event": asdict(line.first), "count": line.count, "steps": line.steps,
                        "seconds": line.seconds, "bytes": line.bytes} for line in self.lines.values()],
             "timeline": [asdict(event) for event in self.timeline],
+            "code": self._sources(),
         }  # fmt: skip
+
+    def _sources(self) -> dict[str, dict[str, str]]:
+        sources: dict[str, dict[str, str]] = {}
+        for line in self.lines.values():
+            site = line.first.site
+            for place in (site, site and site.inside, *(note for note, _ in line.first.notes)):
+                if place is not None:
+                    sources.setdefault(place.file, {})[str(place.line)] = self.text_of(place)
+        return sources
 
     @classmethod
     def from_dict(cls, data: Any) -> Report:
@@ -154,6 +173,7 @@ class Report:
                 line = Line(first, item["count"], item["steps"], item["seconds"], item["bytes"])
                 report.lines[(len(report.lines),)] = line
             report.timeline = [_event(item) for item in data["timeline"]]
+            report.code = data["code"]
         except (KeyError, TypeError) as problem:
             raise ValueError(f"not a report of `devlint run`: {problem}") from problem
         return report
@@ -161,6 +181,7 @@ class Report:
 
 _PLAIN: Final = (
     "devices", "simulated", "torch", "steps", "warmup_steps", "step_starts", "duration", "failures", "stepped_aside",
+    "folder",
 )  # fmt: skip
 
 
