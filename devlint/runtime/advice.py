@@ -1,0 +1,41 @@
+"""What to do about what was seen, by rule: one line each, for reports and errors.
+
+A rule that devlint also finds in code has a page of its own (`devlint explain RULE`); these lines need no page.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ADVICE: Final = {
+    "blocking-copy-from-pinned": "pass `non_blocking=True`: the source is pinned, so the host need not wait",
+    "copy-out-of-meta": "use `to_empty(device=...)`, then load the weights",
+    "create-then-move": "pass `device=` where it is made",
+    "cuda-in-worker": "keep device work out of forked workers, or start them with `spawn`",
+    "generator-on-other-device": "make the generator with `torch.Generator(device=...)`",
+    "host-sync-in-forward": "keep the value on the device",
+    "host-sync-in-loop": "keep the value on the device and read it after the loop, or once every n steps",
+    "input-not-moved": "move the batch with `.to(device)` before the call",
+    "invariant-move-in-loop": "move it once, above the loop",
+    "loader-without-pin-memory": "pass `pin_memory=True` to the loader",
+    "loss-not-moved": "move the loss module with `.to(device)`",
+    "mixed-devices": "move one of them to the other's device",
+    "non-leaf-parameter": "move the data first: `nn.Parameter(data.to(device))`",
+    "numpy-on-device-tensor": "copy it to the host first: `.detach().cpu()`",
+    "optimizer-before-move": "move the model before the optimizer is made",
+    "pageable-non-blocking": "pin the source (`pin_memory=True` on the loader), or drop `non_blocking=True`",
+    "redundant-move": "drop the move: it is there already",
+    "retained-graph": "keep `loss.detach()`, not `loss`",
+    "round-trip-copy": "leave it on the device",
+    "synchronize-in-loop": "synchronize only around what is timed",
+    "tensor-from-device-scalars": "use `torch.stack`, which stays on the device",
+    "tensor-without-device": "pass `device=` where it is made",
+    "unregistered-module": "hold the modules in `nn.ModuleList` or `nn.ModuleDict`",
+    "unregistered-tensor": "register it: `self.register_buffer(name, tensor, persistent=False)`",
+    "unsynchronized-host-copy": "drop `non_blocking=True`, or synchronize before it is read",
+}
+
+
+def advice(rule: str | None) -> str:
+    """What to do about a fault of that rule; empty where nothing general can be said."""
+    return ADVICE.get(rule or "", "")
