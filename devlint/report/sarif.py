@@ -13,23 +13,23 @@ from devlint.finding import Finding, Fix, Span
 from devlint.report import Report
 from devlint.report.fingerprint import fingerprints
 
-_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_ROOT = "%SRCROOT%"
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+ROOT = "%SRCROOT%"
 
 
 def render(report: Report) -> str:
     names = sorted({finding.rule for _, finding in report.findings})
     index = {name: position for position, name in enumerate(names)}
     log = {
-        "$schema": _SCHEMA,
+        "$schema": SCHEMA,
         "version": "2.1.0",
         "runs": [
             {
                 "tool": {
-                    "driver": {"name": "devlint", "version": __version__, "rules": [_rule(name) for name in names]}
+                    "driver": {"name": "devlint", "version": __version__, "rules": [described(name) for name in names]}
                 },
                 "columnKind": "unicodeCodePoints",
-                "originalUriBaseIds": {_ROOT: {"description": {"text": "The folder that devlint was run in."}}},
+                "originalUriBaseIds": {ROOT: {"description": {"text": "The folder that devlint was run in."}}},
                 "results": [
                     _result(path, finding, index[finding.rule], fingerprint)
                     for (path, finding), fingerprint in zip(report.findings, fingerprints(report), strict=True)
@@ -40,14 +40,15 @@ def render(report: Report) -> str:
     return json.dumps(log, indent=2) + "\n"
 
 
-def _rule(name: str) -> dict[str, Any]:
+def described(name: str) -> dict[str, Any]:
+    """A rule with its documentation, as a SARIF ``reportingDescriptor``."""
     info = docs.rules()[name]
-    described = docs.page(name)
+    page = docs.page(name)
     return {
         "id": name,
         "name": "".join(word.capitalize() for word in name.split("-")),
         "shortDescription": {"text": info.summary},
-        "fullDescription": {"text": described["What it does"]},
+        "fullDescription": {"text": page["What it does"]},
         "help": {"text": docs.explain(name, "text"), "markdown": docs.explain(name, "markdown")},
         "defaultConfiguration": {"enabled": info.default, "level": info.level},
         "properties": {"tags": ["pytorch", info.group], "fixable": info.fixable},
@@ -90,7 +91,7 @@ def _location(path: str, span: Span) -> dict[str, Any]:
 
 def _artifact(path: str) -> dict[str, str]:
     location = uri(path)
-    return {"uri": location} if location.startswith("file:") else {"uri": location, "uriBaseId": _ROOT}
+    return {"uri": location} if location.startswith("file:") else {"uri": location, "uriBaseId": ROOT}
 
 
 def _region(span: Span) -> dict[str, int]:

@@ -1,0 +1,192 @@
+"""Reports of a guarded run, for people and for other tools.
+
+One module a format, imported when asked for; each defines ``render(report, color, width) -> str``. Nothing here needs
+torch, so that a report written on one machine can be shown on another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from devlint.runtime.events import Event, Line, Report
+from devlint.runtime.site import Site
+
+FORMATS: Final = ("text", "json", "sarif", "html", "perfetto")
+HOST: Final = "cpu"
+
+
+def render(report: Report, output_format: str, *, color: bool = False, width: int = 120) -> str:
+    """The report in one of `FORMATS`, ending with a newline."""
+    text: str = importlib.import_module(f"{__name__}.{output_format}").render(report, color, width)
+    return text
+
+
+@dataclass
+class Tally:
+    """What a number of events come to.
+
+    Attributes:
+        waits: how often the host waited for a device. seconds: for how long; ``None`` where that was not measured.
+        copies, to_device, to_host: copies between places, and their bytes in each direction (those between two
+            devices count as `to_device`).
+    """
+
+    waits: int = 0
+    seconds: float | None = None
+    copies: int = 0
+    to_device: int = 0
+    to_host: int = 0
+
+    def add(self, line: Line) -> None:
+        """Adds all events of one line of a report."""
+        if line.first.kind == "waited":
+            self.waits += line.count
+        elif line.first.kind == "moved":
+            self.copies += line.count
+            if line.first.target is not None and line.first.target.startswith(HOST):
+                self.to_host += line.bytes
+            else:
+                self.to_device += line.bytes
+        if line.seconds is not None:
+            self.seconds = (self.seconds or 0.0) + line.seconds
+
+
+@dataclass
+class Spot:
+    """One line of somebody's code with all that was seen there.
+
+    Attributes:
+        site: that line; ``None``: torch's own threads, with none of the user's.
+        lines: what was seen, as the report has it. tally: what it comes to.
+    """
+
+    site: Site | None
+    lines: list[Line] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def findings(self) -> dict[str, list[Line]]:
+        """Rule -> what counts under it here, errors first."""
+        found: dict[str, list[Line]] = {}
+        for line in sorted(self.lines, key=lambda line: not line.first.error):
+            if line.first.rule is not None and line.first.allowed is None:
+                found.setdefault(line.first.rule, []).append(line)
+        return found
+
+
+def spots(report: Report) -> list[Spot]:
+    """The lines of code of a report, the worst first: errors, then by time lost, waits and bytes."""
+    found: dict[tuple[str, int] | None, Spot] = {}
+    for line in report.lines.values():
+        site = line.first.site
+        spot = found.setdefault((site.file, site.line) if site else None, Spot(site))
+        spot.lines.append(line)
+        spot.tally.add(line)
+
+    def cost(spot: Spot) -> tuple[float, ...]:
+        errors = any(line.first.error for lines in spot.findings.values() for line in lines)
+        tally = spot.tally
+        return -errors, -(tally.seconds or 0.0), -tally.waits, -(tally.to_device + tally.to_host), -len(spot.findings)
+
+    return sorted(found.values(), key=cost)
+
+
+def level(lines: Iterable[Line]) -> str:
+    """``"error"`` where one of the events cannot work, else ``"warning"``."""
+    return "error" if any(line.first.error for line in lines) else "warning"
+
+
+def path(site: Site, report: Report) -> str:
+    """The site's file as one writes it in the folder where the program ran."""
+    if not os.path.isabs(site.file) or os.path.splitdrive(site.file)[0] != os.path.splitdrive(report.folder)[0]:
+        return site.file
+    relative = os.path.relpath(site.file, report.folder)
+    return site.file if relative.startswith(os.pardir) else relative
+
+
+def place(site: Site | None, report: Report) -> str:
+    """``train.py:53``, or what stands for a line that is not the user's."""
+    return f"{path(site, report)}:{site.line}" if site else "inside torch"
+
+
+def times(lines: list[Line], report: Report) -> str:
+    """What happened how often: ``200 waits, 1 in each of 200 steps, 11.2 ms each``."""
+    tally = Tally()
+    for line in lines:
+        tally.add(line)
+    events = sum(line.count for line in lines)
+    words = [f"{_count(number, what)}" for number, what in ((tally.waits, "wait"), (tally.copies, "copy")) if number]
+    if not words:
+        words = [f"{events} times" if events > 1 else "once"]
+    steps = max(line.steps for line in lines)
+    if report.steps and steps > 1 and tally.waits + tally.copies:
+        words[-1] += f" in {steps} of {report.steps} steps" if steps < report.steps else f" in {steps} steps"
+    if tally.seconds is not None and tally.waits:
+        words.append(f"{duration(tally.seconds / tally.waits)} each, {duration(tally.seconds)} in all")
+    for size, direction in ((tally.to_device, "to the device"), (tally.to_host, "to the host")):
+        if size:
+            words.append(f"{amount(size)} {direction}")
+    return ", ".join(words)
+
+
+def how(event: Event) -> str:
+    """How a copy was made: ``cpu to cuda:0, pageable, blocking``; empty for what is no copy."""
+    if event.kind != "moved":
+        return ""
+    words = [f"{event.source or '?'} to {event.target or '?'}"]
+    if event.pinned is not None:
+        words.append("pinned" if event.pinned else "pageable")
+    if event.blocking is not None:
+        words.append("blocking" if event.blocking else "not blocking")
+    return ", ".join(words)
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits: ``11.2 ms``."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= factor:
+            return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 * factor else f"{seconds / factor:,.0f} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def amount(size: float) -> str:
+    """Bytes with three digits: ``1.5 KiB``."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 2**power:
+            return f"{size / 2**power:.3g} {unit}" if size < 1000 * 2**power else f"{size / 2**power:,.0f} {unit}"
+    return f"{size:.3g} B" if size < 1000 else f"{size:,.0f} B"
+
+
+def headline(report: Report) -> str:
+    """What ran where: ``200 steps in 12.3 s on cuda:0 (NVIDIA H200)``."""
+    ran = f"{_count(report.steps, 'step')} " if report.steps else ""
+    where = ", ".join(f"{name} ({what})" if what else name for name, what in report.devices.items())
+    version = f", torch {report.torch}" if report.torch else ""
+    return f"{ran}in {duration(report.duration)} on {where or 'no device'}{version}"
+
+
+def verdict(report: Report) -> str:
+    """One sentence that sums the run up."""
+    counted = [lines for spot in spots(report) for lines in spot.findings.values()]
+    errors = sum(level(lines) == "error" for lines in counted)
+    parts = [_count(number, what) for number, what in ((errors, "error"), (len(counted) - errors, "warning")) if number]
+    found = "Found " + " and ".join(parts) if parts else "Nothing found"
+    if report.failures:
+        found += f", {_count(len(report.failures), 'budget')} not kept"
+    total = Tally()
+    for line in report.lines.values():
+        total.add(line)
+    if not report.steps:
+        rest = f"{_count(total.waits, 'wait')}, {amount(total.to_device)} to the device, {amount(total.to_host)} back"
+        return f"{found}; {rest}."
+    each = [f"{total.waits / report.steps:.3g} waits", f"{amount(total.to_device / report.steps)} to the device"]
+    return f"{found}; in each of {_count(report.steps, 'step')} {', '.join(each)}."
+
+
+def _count(number: int, what: str) -> str:
+    plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{number:,} {what if number == 1 else plural}"

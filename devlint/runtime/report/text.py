@@ -1,0 +1,99 @@
+"""``text``: what was found, line by line with its cost, and a table of all waits and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from devlint.report.frame import clip
+from devlint.report.style import Style, printable
+from devlint.runtime.advice import advice
+from devlint.runtime.events import Line, Report
+from devlint.runtime.report import Spot, amount, duration, headline, how, level, place, spots, times, verdict
+from devlint.runtime.site import Site
+
+MOST_ROWS = 20  # of the table
+_LEAST_ROOM = 30
+_MOST_KINDS = 3  # of one rule at one line: operations, or pairs of places
+
+
+def render(report: Report, color: bool, width: int) -> str:
+    style = Style(color)
+    found = spots(report)
+    blocks = [f"{style.bold('devlint run:')} {printable(headline(report))}{_caution(report)}"]
+    for spot in found:
+        for rule, lines in spot.findings.items():
+            blocks.append("\n".join(_finding(style, width, report, spot, rule, lines)))
+    table = list(_table(style, width, report, [spot for spot in found if spot.tally.waits or spot.tally.copies]))
+    if table:
+        blocks.append("\n".join(table))
+    if report.failures:
+        blocks.append(
+            "\n".join(f"{style.level('error', 'error')}: {printable(failure)}" for failure in report.failures)
+        )
+    if report.stepped_aside:
+        aside = (f"not looked into: {printable(what)}: {printable(why)}" for what, why in report.stepped_aside.items())
+        blocks.append("\n".join(aside))
+    blocks.append(verdict(report) if not report.ok or report.findings else style.good(verdict(report)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _caution(report: Report) -> str:
+    return "\nThe devices are imaginary: counts and bytes are real, times are not given." if report.simulated else ""
+
+
+def _finding(style: Style, width: int, report: Report, spot: Spot, rule: str, lines: list[Line]) -> Iterator[str]:
+    label = style.level(level(lines), f"{level(lines)}[{rule}]")
+    yield f"{style.path(printable(place(spot.site, report)))}: {label} {printable(lines[0].first.message)}"
+    yield from _code(style, width, report, spot.site)
+    if spot.site is not None and spot.site.inside is not None:
+        yield f"  {style.gutter('=')} called from there: {printable(place(spot.site.inside, report))}"
+        yield from _code(style, width, report, spot.site.inside)
+    if times(lines, report) != "once":
+        yield f"  {style.gutter('=')} {times(lines, report)}"
+    copies = list(dict.fromkeys(filter(None, (how(line.first) for line in lines))))
+    for copy in copies[:_MOST_KINDS]:
+        yield f"  {style.gutter('=')} {printable(copy)}"
+    for site, text in dict.fromkeys(note for line in lines[:_MOST_KINDS] for note in line.first.notes):
+        where = f" ({place(site, report)})" if site else ""
+        yield f"  {style.gutter('=')} {style.note('note')}: {printable(text + where)}"
+        if site != spot.site:
+            yield from _code(style, width, report, site)
+    if advice(rule):
+        yield f"  {style.gutter('=')} {style.note('advice')}: {advice(rule)}"
+
+
+def _code(style: Style, width: int, report: Report, site: Site | None) -> Iterator[str]:
+    text = report.text_of(site) if site else ""
+    if site and text:
+        number = f"{site.line:>5} |"
+        yield f"{style.gutter(number)} {clip(text, 0, 0, max(_LEAST_ROOM, width - len(number) - 1))[0]}"
+
+
+def _table(style: Style, width: int, report: Report, found: list[Spot]) -> Iterator[str]:
+    """A row for each line that waits or copies: per step where there are steps, else in all."""
+    if not found:
+        return
+    steps, each = (report.steps, "/step") if report.steps else (1, "")
+    timed = any(spot.tally.seconds is not None for spot in found)
+    heads = [f"waits{each}", *([f"waited{each}"] if timed else []), f"to device{each}", f"to host{each}"]
+    rows = []
+    for spot in found[:MOST_ROWS]:
+        tally = spot.tally
+        cells = [f"{tally.waits / steps:.3g}" if tally.waits else "-"]
+        if timed:
+            cells.append("-" if tally.seconds is None else duration(tally.seconds / steps))
+        cells += [amount(size / steps) if size else "-" for size in (tally.to_device, tally.to_host)]
+        rows.append(cells)
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    yield style.bold("  ".join(head.rjust(size) for head, size in zip([*heads], widths, strict=True)) + "  line")
+    for spot, cells in zip(found, rows, strict=False):
+        figures = "  ".join(cell.rjust(size) for cell, size in zip(cells, widths, strict=True))
+        where = printable(place(spot.site, report))
+        reasons = list(dict.fromkeys(line.first.allowed for line in spot.lines if line.first.allowed is not None))
+        allowed = f"  (allowed: {printable(', '.join(reasons))})" if reasons else ""
+        code = report.text_of(spot.site) if spot.site else ""
+        room = width - len(figures) - len(where) - len(allowed) - 4
+        shown = f"  {clip(code, 0, 0, room)[0]}" if code and room >= _LEAST_ROOM else ""
+        yield f"{figures}  {style.path(where)}{shown}{allowed}"
+    if len(found) > MOST_ROWS:
+        yield f"and {len(found) - MOST_ROWS} more"
