@@ -21,7 +21,7 @@ Not faithful:
 - ``mps`` has no generated wrappers: its kernels refuse the same mixes later, in other words ("Placeholder storage has
   not been allocated on MPS device!"), where this speaks of devices.
 - A ``meta`` tensor is really one, so torch answers for itself; only elementwise operators are refused ahead.
-- Operators outside of ``aten`` are unknown: silence.
+- Operators of other namespaces than torch's own (`NAMESPACES`) are unknown: silence.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from devlint.runtime.legality_table import (
     ARGUMENTS_ON_HOST,
     ELEMENTWISE,
     HOST_ONLY,
+    NAMESPACES,
     SCALARS_AT,
 )
 
@@ -208,7 +209,7 @@ def _index(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | None:
     for operand in seen:
         if indexed is None or operand.device == indexed:
             continue
-        if operand.argument not in ("indices", "mask"):
+        if operand.argument != "indices":
             return _two_devices(indexed, operand.device)
         if operand.device.type != "cpu":
             return f"indices should be either on cpu or on the same device as the indexed tensor ({indexed})"
@@ -219,7 +220,7 @@ def _index_put(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | None:
     """Indices are moved, from anywhere, and so is one zero-dimensional value (``_index_put_impl_``)."""
     changed = next((o.device for o in seen if o.argument == "self"), None)
     for operand in seen:
-        if changed is None or operand.device == changed or operand.argument in ("indices", "mask"):
+        if changed is None or operand.device == changed or operand.argument == "indices":
             continue
         if operand.argument != "values" or operand.tensor.dim() > 0:
             return _two_devices(changed, operand.device)
@@ -350,11 +351,9 @@ _OWN_RULES: Final[dict[str, _Rule]] = {
     "where": _where,
     "index": _index,
     "_unsafe_index": _index,
-    "_unsafe_masked_index": _index,
     "index_put": _index_put,
     "_index_put_impl": _index_put,
     "_unsafe_index_put": _index_put,
-    "_unsafe_masked_index_put_accumulate": _index_put,
     "masked_fill": _masked_fill,
     "convolution": _convolution,
     "_convolution": _convolution,
@@ -374,14 +373,16 @@ _OWN_RULES: Final[dict[str, _Rule]] = {
 
 
 def _name(func: torch._ops.OpOverload) -> str:
-    name = func._schema.name.removeprefix("aten::")
+    name = func._schema.name.partition("::")[2]
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 @functools.cache
 def _rule(func: torch._ops.OpOverload) -> _Rule | None:
     """The rule an operator follows; ``None``: it takes every mix, or its parts are asked about, or it is unknown."""
-    if func.namespace != "aten" or func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+    # `OpOverload.has_kernel_for_dispatch_key` would count torch's Python decompositions, which nothing runs here.
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    if func.namespace not in NAMESPACES or composite:
         return None
     name = _name(func)
     if name in ANYWHERE:
@@ -391,7 +392,8 @@ def _rule(func: torch._ops.OpOverload) -> _Rule | None:
         rule = _foreach
     elif name in ELEMENTWISE or name in SCALARS_AT or f"{name}.{func._overloadname}" in ELEMENTWISE:
         rule = _elementwise
-    anywhere, on_host = ARGUMENTS_ANYWHERE.get(name, frozenset()), ARGUMENTS_ON_HOST.get(name, frozenset())
+    anywhere = ARGUMENTS_ANYWHERE.get(name, frozenset())
+    on_host = ARGUMENTS_ON_HOST.get(f"{name}.{func._overloadname}", ARGUMENTS_ON_HOST.get(name, frozenset()))
     return _without(rule, anywhere, on_host) if anywhere or on_host else rule
 
 

@@ -1,12 +1,15 @@
 """Which operators do not simply want all of their tensors on one device, as facts about torch (see `legality`).
 
-Operators go by their name without ``aten::`` and without the underscore of in-place variants; an overload is named where
-the others of its name differ. An operator that no table names follows the generated check of every argument.
+Operators go by their name without ``aten::`` and without the underscore of in-place variants; an overload is named
+where the others of its name differ. An operator that no table names follows the generated check of every argument.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+# `torch_nn` holds losses in Python that multiply and subtract all they are given.
+NAMESPACES: Final = frozenset({"aten", "torch_nn"})
 
 # Declared NoCheck, on TensorIterator with `allow_cpu_scalars`, and with a kernel that takes a number for any operand
 # (`gpu_kernel_with_scalars`, or a branch on `is_cpu_scalar`): aten/src/ATen/native/cuda/Binary*.cu, Compare*.cu,
@@ -54,16 +57,20 @@ ARGUMENTS_ANYWHERE: Final = {
     "_ctc_loss_backward": frozenset({"targets", "input_lengths", "target_lengths"}),
     "index_fill": frozenset({"value"}),
     "_cudnn_rnn": frozenset({"weight_buf", "dropout_state"}),
+    "_unsafe_masked_index_put_accumulate": frozenset({"indices"}),
 }
 
 # Arguments that may be on the host beside device tensors, of whatever shape: a learning rate is read as a number
-# (FusedAdamKernel.cu), probabilities are moved (DistributionTemplates.h), seeds of attention stay on the host.
+# (FusedAdamKernel.cu), probabilities are moved (DistributionTemplates.h), seeds of attention stay on the host, and
+# indices are moved to what they index (TensorAdvancedIndexing.cpp).
 ARGUMENTS_ON_HOST: Final = {
     "_fused_adam": frozenset({"lr"}),
     "_fused_adamw": frozenset({"lr"}),
     "_fused_sgd": frozenset({"lr"}),
     "_fused_adagrad": frozenset({"lr"}),
     "bernoulli": frozenset({"p"}),
+    "bernoulli.out": frozenset({"self"}),
+    "_unsafe_masked_index": frozenset({"indices"}),
     "_scaled_dot_product_flash_attention_backward": frozenset({"philox_seed", "philox_offset"}),
     "_scaled_dot_product_efficient_attention_backward": frozenset({"philox_seed", "philox_offset"}),
     "_scaled_dot_product_fused_attention_overrideable_backward": frozenset({"philox_seed", "philox_offset"}),
