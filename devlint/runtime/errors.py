@@ -1,4 +1,4 @@
-"""What the companion raises."""
+"""What the companion raises, and how it warns."""
 
 from __future__ import annotations
 
@@ -7,5 +7,13 @@ class DevicePlacementError(RuntimeError):
     """Tensors that meet, or are about to, on different devices. Code that catches torch's ``RuntimeError`` catches it."""
 
 
+class HostConversionError(DevicePlacementError, TypeError):
+    """A device tensor asked for as a NumPy array. Code that catches torch's ``TypeError`` catches it."""
+
+
 class BudgetExceeded(AssertionError):  # noqa: N818 - it says what happened, as TimeoutExpired does
     """A guarded run waited or copied more than it was allowed to."""
+
+
+class DevlintWarning(UserWarning):
+    """What was found under ``on="warn"``."""

@@ -12,7 +12,8 @@ from devlint.runtime.site import Site
 FORMAT: Final = 1  # of the JSON that `Report.to_dict` writes
 TIMELINE_LIMIT: Final = 50_000  # events kept one by one; all others are only counted
 
-Kind = Literal["made", "moved", "waited", "met", "module", "optimizer", "kept", "grew"]
+Kind = Literal["moved", "waited", "read", "met", "module", "optimizer", "kept", "grew"]
+_COUNTED: Final = ("moved", "waited")  # no fault by themselves; they may become one when they repeat
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,11 @@ class Event:
     """One thing that happened.
 
     Attributes:
-        kind: ``made``: a tensor on the host that is moved at once; ``moved``: a copy between devices; ``waited``: the
-            host waited for a device; ``met``: operands of one operation on several devices; ``module``: a module's
-            parameters, buffers or attributes out of place; ``optimizer``: an optimizer away from its model; ``kept``:
-            autograd history that outlives its step; ``grew``: memory that grows by step.
+        kind: ``moved``: a copy between devices; ``waited``: the host waited for a device (a copy that it waits for is
+            both); ``read``: a copy to the host used before it has arrived; ``met``: operands of one operation on
+            several devices; ``module``: a module's parameters, buffers or attributes out of place; ``optimizer``: an
+            optimizer away from its model; ``kept``: autograd history that outlives its step; ``grew``: memory that
+            grows by step.
         rule: the static rule's name under which it counts; ``None`` for what is no fault (an inevitable copy).
         message: what happened here, lower case, without full stop.
         operation: as the user calls it, ``Tensor.item``.
@@ -60,7 +62,8 @@ class Line:
     """All events of one kind at one line of the user's code.
 
     Attributes:
-        first: the first of them. count: how many. steps: in how many different steps. seconds, bytes: their sums.
+        first: the first of them, or the first that counts under a rule. count: how many. steps: in how many different
+            steps. run: in how many steps on end, up to the last of them. seconds, bytes: their sums.
     """
 
     first: Event
@@ -68,6 +71,7 @@ class Line:
     steps: int = 0
     seconds: float | None = None
     bytes: int = 0
+    run: int = field(default=0, repr=False)
     last_step: int = field(default=-1, repr=False)
 
 
@@ -101,17 +105,21 @@ class Report:
 
     def add(self, event: Event) -> Line:
         """Counts an event, and returns the line it belongs to."""
-        key = (event.kind, event.rule, event.operation, event.site, event.source, event.target,
+        rule = None if event.kind in _COUNTED else event.rule
+        key = (event.kind, rule, event.operation, event.site, event.source, event.target,
                event.pinned, event.blocking, event.allowed)  # fmt: skip
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = Line(event)
+        elif event.rule is not None and line.first.rule is None:
+            line.first = event
         line.count += 1
         line.bytes += event.bytes
         if event.seconds is not None:
             line.seconds = (line.seconds or 0.0) + event.seconds
         if event.step != line.last_step:
             line.steps += 1
+            line.run = line.run + 1 if event.step == line.last_step + 1 else 1
             line.last_step = event.step
         if len(self.timeline) < TIMELINE_LIMIT:
             self.timeline.append(event)

@@ -64,24 +64,35 @@ def _kind(file: str) -> int:
     return _TORCH if file.startswith(_STDLIB) else _USER
 
 
-def own_frame(start: FrameType | None = None) -> tuple[Frame, Frame | None] | None:
-    """The innermost frame of the user's project, and the library frame below it that called torch, if another.
+def running_frame(start: FrameType | None = None) -> tuple[FrameType | None, FrameType | None]:
+    """The innermost running frame of the user's project, and the library frame below it that called torch, if another.
 
-    Where no frame is the project's (a loader's worker, say), the library's own. ``None`` where all is torch's.
+    Either is ``None`` where there is none: the first in a loader's worker, say, both in a thread of torch's own.
     """
     frame: FrameType | None = start or sys._getframe(1)
-    inner: Frame | None = None
+    inner: FrameType | None = None
     while frame is not None:
-        code = frame.f_code
-        kind = _kinds.get(code.co_filename)
+        file = frame.f_code.co_filename
+        kind = _kinds.get(file)
         if kind is None:
-            kind = _kinds[code.co_filename] = _kind(code.co_filename)
+            kind = _kinds[file] = _kind(file)
         if kind == _USER:
-            return (code, frame.f_lineno), inner
+            return frame, inner
         if kind == _LIBRARY and inner is None:
-            inner = (code, frame.f_lineno)
+            inner = frame
         frame = frame.f_back
-    return (inner, None) if inner else None
+    return None, inner
+
+
+def own_frame(start: FrameType | None = None) -> tuple[Frame, Frame | None] | None:
+    """The frames of `running_frame` as they can be kept.
+
+    Where none is the project's, the library's own comes first. ``None`` where all is torch's.
+    """
+    frame, inner = running_frame(start or sys._getframe(1))
+    if frame is None:
+        return ((inner.f_code, inner.f_lineno), None) if inner else None
+    return (frame.f_code, frame.f_lineno), (inner.f_code, inner.f_lineno) if inner else None
 
 
 def site_of(frame: Frame, inside: Frame | None = None) -> Site:
