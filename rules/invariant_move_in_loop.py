@@ -24,7 +24,8 @@ class InvariantMoveInLoop(Rule):
 
     ## Why is this bad
     Each iteration pays for a copy whose result is the same as that of the last one. A copy from pageable memory also
-    makes the host wait until it is done.
+    makes the host wait until it is done. Moving a module again copies nothing, but asks each of its parameters and
+    buffers where it is.
 
     ## Example
     ```python
