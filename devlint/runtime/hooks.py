@@ -1,0 +1,154 @@
+"""What a guard learns of modules and optimizers: torch's global hooks, there only while `observed` is."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from devlint.runtime import modules, optimizers
+from devlint.runtime.events import Event
+from devlint.runtime.forward_code import is_torchs_own
+from devlint.runtime.placement import device_of, tensors_in, unhooked
+
+Emit = Callable[[Event], Any]
+
+
+@contextmanager
+def observed(emit: Emit) -> Iterator[None]:
+    """Looks at every module that is called inside, and at every optimizer that steps, in all threads.
+
+    `emit` gets an `Event` for each thing out of place, once, before the module's forward or the optimizer's step runs;
+    what `emit` raises goes through to the caller. No hook remains afterwards.
+    """
+    observer = Observer(emit)
+    handles = [
+        register_module_forward_pre_hook(observer.forward),
+        register_optimizer_step_pre_hook(observer.step),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass
+class Seen:
+    """How a module or optimizer stood when it was last looked at.
+
+    Attributes:
+        of: it, weakly. path: its name in the model it was found in. place: of its first parameter. inputs: places of
+            the tensors it was called with. calls: since it was first seen. next: the call at which to look again.
+    """
+
+    of: weakref.ref[Any]
+    path: str = ""
+    place: torch.device | None = None
+    inputs: tuple[torch.device | None, ...] = ()
+    calls: int = 0
+    next: int = 1
+
+    def due(self, place: torch.device | None, inputs: tuple[torch.device | None, ...] = ()) -> bool:
+        """Whether to look at everything again: after a move, with inputs from elsewhere, and at calls 1, 2, 4, 8, ...
+
+        The powers of two find what is replaced later at no cost to speak of.
+        """
+        self.calls += 1
+        if self.calls < self.next and place == self.place and inputs == self.inputs:
+            return False
+        self.next = max(self.next, 2 * self.calls)
+        self.place, self.inputs = place, inputs
+        return True
+
+
+class Observer:
+    """The hooks of `observed`.
+
+    The outermost module of a call is looked at in full when that is `Seen.due`. During such a call, those modules of
+    torch that hold parameters compare them with their input; between such calls an inner module costs one look-up.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._seen: dict[int, Seen] = {}  # by id: a class may compare modules as it likes
+        self._inside: dict[int, Seen] = {}
+        self._thread = threading.local()
+        self._said: set[tuple[str | None, str, str]] = set()
+
+    def forward(self, module: nn.Module, args: Any) -> None:
+        """Before any module's forward."""
+        if torch.compiler.is_compiling():
+            return
+        inside = self._inside.get(id(module))
+        if inside is not None and inside.of() is module:
+            if getattr(self._thread, "closely", False):
+                self._say(self._input(module, args, inside.path))
+            return
+        if getattr(module, "_is_replica", False):  # of DataParallel: made for one call, its parameters are no leaves
+            return
+        with unhooked():
+            inputs = tuple(device_of(tensor) for tensor in tensors_in(args, depth=1))
+            self._thread.closely = self._find(module).due(_first_place(module), inputs)
+            if not self._thread.closely:
+                return
+            for path, inner in module.named_modules():
+                if inner is not module:
+                    self._inside[id(inner)] = Seen(weakref.ref(inner, self._forget(self._inside, id(inner))), path)
+            events = [*modules.look(module), *self._input(module, args, "")]
+        self._say(events)
+
+    def step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Before any optimizer's step."""
+        if torch.compiler.is_compiling():
+            return
+        with unhooked():
+            first = next(optimizers.parameters_of(optimizer), None)
+            due = self._find(optimizer).due(None if first is None else device_of(first))
+            events = list(optimizers.look(optimizer)) if due else []
+        self._say(events)
+
+    @staticmethod
+    def _input(module: nn.Module, args: Any, path: str) -> list[Event]:
+        if not is_torchs_own(module):
+            return []  # its code may do anything with an input; torch's modules inside it are asked in their turn
+        with unhooked():
+            own = next(module.parameters(recurse=False), None)
+            home = None if own is None else device_of(own)
+            return [] if home is None else list(modules.inputs_away(module, args, {}, home, path, moves=False))
+
+    def _find(self, thing: Any) -> Seen:
+        seen = self._seen.get(id(thing))
+        if seen is None or seen.of() is not thing:
+            seen = self._seen[id(thing)] = Seen(weakref.ref(thing, self._forget(self._seen, id(thing))))
+        return seen
+
+    def _say(self, events: list[Event]) -> None:
+        for event in events:
+            key = (event.rule, event.operation, event.message)
+            if key not in self._said:
+                self._said.add(key)
+                self._emit(event)
+
+    @staticmethod
+    def _forget(seen: dict[int, Seen], number: int) -> Callable[[Any], None]:
+        def forget(reference: weakref.ref[Any]) -> None:
+            found = seen.get(number)
+            if found is not None and found.of is reference:
+                del seen[number]
+
+        return forget
+
+
+def _first_place(module: nn.Module) -> torch.device | None:
+    first = next(module.parameters(), None)
+    return None if first is None else device_of(first)

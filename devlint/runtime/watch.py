@@ -1,0 +1,144 @@
+"""`devlint.watch(model)`: a look at a model and its inputs before it runs, cheap enough to leave on."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from devlint.runtime import modules
+from devlint.runtime.errors import DevicePlacementError
+from devlint.runtime.events import Event, Report
+from devlint.runtime.hooks import Seen
+from devlint.runtime.placement import device_of, tensors_in, unhooked
+
+On = Literal["raise", "warn", "collect"]
+
+
+class DevicePlacementWarning(UserWarning):
+    """Something is on another device than it should be."""
+
+
+def watch(model: nn.Module, device: torch.device | str | int | None = None, on: On = "warn") -> Watch:
+    """Looks at `model` before it runs: at its parameters, buffers and plain attributes, and at its inputs.
+
+    One forward pre-hook is put on `model`, none on the modules inside, and nothing is read from a device. Everything is
+    looked at in the first call, after each move, when inputs come from another device than before, and in calls 2, 4,
+    8, 16, ...; any other call compares a few devices. Nothing is looked at in code that ``torch.compile`` compiles, in
+    the copies that ``DataParallel`` makes, or in a deep copy or a pickled copy of the model.
+
+    Args:
+        model: a module, as bare as it is called: the wrapped one for ``DistributedDataParallel`` and the like.
+        device: where the model and its inputs should be; by default wherever most of the model is.
+        on: ``"raise"`` raises `DevicePlacementError` for the first thing out of place, before `model` runs; ``"warn"``
+            warns of each, once; ``"collect"`` only keeps them in the report.
+
+    Returns:
+        A handle: ``handle.report`` has what was found, ``handle.remove()`` ends it, as leaving ``with handle:`` does.
+
+    Raises:
+        TypeError: `model` is no module.
+        ValueError: `on` is none of the three.
+        RuntimeError: torch's own, for a `device` it does not know.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`watch` needs a torch.nn.Module, not a {type(model).__name__}")
+    if on not in ("raise", "warn", "collect"):
+        raise ValueError(f"`on` is one of 'raise', 'warn' and 'collect', not {on!r}")
+    return Watch(model, as_device(device), on)
+
+
+def as_device(device: torch.device | str | int | None) -> torch.device | None:
+    """What `device` names; a number is an index of the accelerator there is."""
+    with unhooked():  # a default device has no say in this
+        return None if device is None else torch.device(device)
+
+
+class Watch:
+    """A watched model, as `watch` returns it.
+
+    Attributes:
+        report: what was found. A model without parameters and buffers is named in ``report.stepped_aside``.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device | None, on: On) -> None:
+        self.report = Report(torch=torch.__version__)
+        self._device = device
+        self._on = on
+        self._model = weakref.ref(model)
+        self._seen = Seen(self._model)
+        self._said: set[tuple[str | None, str, str]] = set()
+        self._hook = model.register_forward_pre_hook(_Hook(self), with_kwargs=True)
+
+    def remove(self) -> None:
+        """Takes the hook away; what was found stays in the report. A second call does nothing."""
+        self._hook.remove()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """The hook: looks at `module` and at what it is called with."""
+        if module is not self._model():
+            return  # a replica of DataParallel shares its original's hooks
+        with unhooked():
+            inputs = tuple(device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()), depth=1))
+            first = next(module.parameters(), None)
+            if self._seen.due(None if first is None else device_of(first), inputs):
+                events = self._look(module, args, kwargs)
+            else:
+                return
+        for event in events:
+            self._say(event)
+
+    def _look(self, module: nn.Module, args: Any, kwargs: Any) -> list[Event]:
+        inventory = modules.Inventory.of(module)
+        if inventory.main is None and self._device is None:
+            self.report.stepped_aside[type(module).__name__] = modules.NOTHING_TO_COMPARE
+            return []
+        events = list(modules.look(module, self._device))
+        home = self._device if self._device is not None and inventory.main is None else inventory.main
+        if home is not None and (inventory.whole or inventory.main is None) and modules.placed_by(module) is None:
+            events += modules.inputs_away(module, args, kwargs, home, "")
+        return events
+
+    def _say(self, event: Event) -> None:
+        key = (event.rule, event.operation, event.message)
+        if key in self._said:
+            return
+        self._said.add(key)
+        self.report.add(event)
+        if self._on == "raise":
+            raise DevicePlacementError(modules.sentence(event))
+        if self._on == "warn":
+            where = event.site
+            warnings.warn_explicit(
+                modules.sentence(event),
+                DevicePlacementWarning,
+                where.file if where else "<unknown>",
+                where.line if where else 0,
+            )
+
+
+class _Hook:
+    """The forward pre-hook. Copies and pickles of the model get one that does nothing, and need no devlint to load."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._watch.before(module, args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any three arguments and returns None
