@@ -27,6 +27,12 @@ CLEAN, FINDINGS, FAILURE, INTERRUPTED = 0, 1, 2, 130
 # Columns and lines of a log.
 _NO_TERMINAL = (120, 24)
 
+# How stdout and stderr treat what they cannot encode, as Python set them up: a program that is run has them so.
+_ERRORS: dict[str, str] = {}
+
+# Imaginary devices; torch's own index of a device has no more.
+_MOST_DEVICES = 128
+
 # A run shorter than about three seconds shows no progress bar.
 _LONG_RUN_BYTES = 1_500_000
 
@@ -49,6 +55,7 @@ class Main(click.Group):
                 setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for as long as the process lives
             stream = getattr(sys, name)
             if hasattr(stream, "reconfigure"):
+                _ERRORS.setdefault(name, stream.errors)
                 stream.reconfigure(errors="backslashreplace")  # a path may hold what the terminal cannot show
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
@@ -106,6 +113,32 @@ class Format(click.ParamType):
         return OneOf(FORMATS).convert(value, param, ctx)
 
 
+class RunFormat(click.ParamType):
+    """The same for reports of `devlint run`."""
+
+    name = "format"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from devlint.runtime.report import FORMATS
+
+        return OneOf(FORMATS).convert(value, param, ctx)
+
+
+class Devices(click.ParamType):
+    """``2``, or ``mps``: how many imaginary devices, of which kind."""
+
+    name = "devices"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value == "mps":
+            return "mps", 1
+        if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= _MOST_DEVICES:
+            self.fail(f"`{value}` is neither a number of devices from 1 to {_MOST_DEVICES} nor `mps`", param, ctx)
+        return "cuda", int(value)
+
+
 class Names(click.ParamType):
     """Names with commas between them."""
 
@@ -142,6 +175,7 @@ def main() -> None:
       devlint check                     check the current folder
       devlint check --fix train.py      and repair what is safe to repair
       devlint explain discarded-move    what a rule means
+      devlint run --simulate 2 train.py run a script as if there were two GPUs
       devlint config train.py           what is in force for a file, and why
     """
 
@@ -560,6 +594,89 @@ def _decoded(raw: bytes) -> str:
         return raw.decode(encoding)
     except (SyntaxError, UnicodeDecodeError, LookupError):
         return raw.decode("utf-8", "replace")  # the finding is about what cannot be decoded
+
+
+# run ----------------------------------------------------------------------------------------------------
+
+_GUARD = [
+    click.option("--simulate", type=Devices(), metavar="N|mps",
+                 help="Run as if there were N CUDA devices, or an Apple GPU, whatever there is."),
+    click.option("--on", type=OneOf(["raise", "warn", "collect"]), default="raise",
+                 help="What to do where something is out of place (default: raise)."),
+    click.option("--max-syncs", type=click.IntRange(0), metavar="N", help="How often a step may wait for a device."),
+    click.option("--max-bytes-to-device", type=click.IntRange(0), metavar="N", help="What a step may copy there."),
+    click.option("--max-bytes-to-host", type=click.IntRange(0), metavar="N", help="What a step may copy back."),
+    click.option("--warmup-steps", type=click.IntRange(0), default=0, metavar="N",
+                 help="The first steps, which no limit is for."),
+]  # fmt: skip
+
+
+@main.command(short_help="Run a script, and see what it does with its devices.", context_settings={
+    "allow_interspersed_args": False})  # fmt: skip
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")
+@_options(_GUARD)
+@click.option("--report", "form", type=RunFormat(), default="text", metavar="FORMAT",
+              help="text, json, sarif, html or perfetto.")  # fmt: skip
+@click.option("--output-file", metavar="FILE", help="Write the report there instead of to stderr.")
+@click.option("--module", "-m", **_FLAG, help="Run a module, as `python -m` does.")
+@click.option("--color", type=OneOf(["auto", "always", "never"]), default="auto",
+              help="Colours; auto heeds NO_COLOR and FORCE_COLOR.")  # fmt: skip
+def run(command: tuple[str, ...], **given: Any) -> int:
+    """Run a script or a module as Python does, and report where it waits and copies, and what is out of place.
+
+    What stands after SCRIPT or MODULE is for the program. Its output is left alone: the report goes to stderr.
+
+    \b
+    Examples:
+      devlint run train.py --epochs 1
+      devlint run --simulate 2 -m my.training
+      devlint run --max-syncs 0 --warmup-steps 3 train.py
+      devlint run --report html --output-file run.html train.py
+      devlint run --report json --output-file run.json train.py && devlint check --profile run.json
+
+    Exit code: the program's own; 1 where that is 0 and something was out of place or over a limit;
+    2 where there is nothing to run.
+    """
+    if not command:
+        raise click.UsageError("give a script to run, or -m and a module")
+    from devlint.runtime.launch import CannotRun, Machine, Program, launch
+
+    output_file = given["output_file"] and os.path.abspath(given["output_file"])
+    if output_file is not None:
+        _can_write(output_file)
+    machine = Machine(*given["simulate"]) if given["simulate"] else None
+    limits = ("on", "max_syncs", "max_bytes_to_device", "max_bytes_to_host", "warmup_steps")
+    stderr = sys.stderr  # the program may put another in its place
+
+    def deliver(report: Any) -> None:
+        import shutil
+
+        from devlint.runtime.report import render
+
+        columns = shutil.get_terminal_size(_NO_TERMINAL).columns
+        text = render(report, given["form"], color=_colored(given, stderr), width=columns)
+        _deliver(text, output_file, stderr)
+
+    for name, errors in _ERRORS.items():
+        getattr(sys, name).reconfigure(errors=errors)
+    try:
+        return launch(
+            Program(command[0], command[1:], given["module"]),
+            machine,
+            {name: given[name] for name in limits},
+            deliver,
+        )
+    except CannotRun as error:
+        raise Failure(str(error)) from error
+
+
+def _can_write(path: str) -> None:
+    """Raises :class:`Failure` where a report could not be written: better before a long run than after it."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise Failure(f"{path}: cannot be written: there is no folder {folder}")
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise Failure(f"{path}: cannot be written")
 
 
 # the other commands -------------------------------------------------------------------------------------

@@ -1,0 +1,288 @@
+"""`devlint run`: a script or a module as Python itself would run it, under a guard and perhaps on imaginary devices.
+
+The process belongs to the program: it sees its own ``sys.argv``, ``sys.path[0]`` and ``__main__``, its exit code is the
+process's, its traceback is printed as Python prints it, and its threads and ``atexit`` handlers end as they would.
+What differs: torch is imported before the program, so variables that torch reads when it is imported
+(``OMP_NUM_THREADS``, say) are to be set outside. Processes that the program starts with ``multiprocessing`` see the
+imaginary devices; what they do is not in the report.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import dis
+import importlib.machinery
+import importlib.util
+import multiprocessing.spawn
+import os
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+from devlint.runtime.errors import BudgetExceeded
+from devlint.runtime.events import Report
+
+FULL_TRACEBACK: Final = "DEVLINT_FULL_TRACEBACK"  # an environment variable: keep devlint's frames in tracebacks
+INTERRUPTED: Final = 130
+_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_SURELY_A_FAULT: Final = (AttributeError, NameError, KeyError, AssertionError)  # none of them comes out of torch's C++
+
+
+class CannotRun(Exception):  # noqa: N818 - it says what happened
+    """There is nothing to run; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run: the path of a script, a folder or an archive with a ``__main__.py``, or the name of a `module`."""
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    module: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Imaginary devices: `count` of a `kind` that `simulate` knows."""
+
+    kind: str
+    count: int
+
+
+def launch(
+    program: Program, machine: Machine | None, options: dict[str, Any], deliver: Callable[[Report], None]
+) -> int:
+    """Runs a program under a guard, hands the report to `deliver`, and gives the exit code.
+
+    That is the program's own; 1 where the program ended well and the guard found an error or a broken budget.
+    `options` are those of `devlint.guard`.
+
+    Raises:
+        CannotRun: there is no such program, or no torch that can be used. Nothing was run.
+    """
+    if not program.module and not os.path.exists(program.target):
+        raise CannotRun(f"{program.target}: no such file")
+    require_torch()
+    from devlint.runtime.guard import guard
+
+    process = os.getpid()
+    surroundings = ExitStack()
+    if machine is not None:
+        surroundings.enter_context(_simulated(machine))
+    atexit.register(surroundings.close)  # handlers that the program registers run before
+    report = Report()
+    try:
+        with guard(**options) as report:
+            if machine is not None:
+                _tell_children(machine, report)
+            code = _execute(program)
+    except BudgetExceeded:  # raised at the end of the block; the report has it
+        pass
+    if os.getpid() != process:  # a fork of the program's that came to its end
+        return code
+    deliver(report)
+    return code or int(not report.ok)
+
+
+def require_torch() -> None:
+    """Raises `CannotRun` where there is no torch, or one too old."""
+    try:
+        import torch
+    except ImportError as error:
+        if error.name != "torch":
+            raise
+        raise CannotRun('torch is not installed: `pip install "devlint[runtime]"`') from error
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if release < (2, 4):
+        raise CannotRun(f"torch {torch.__version__} is too old: the runtime companion needs 2.4 or later")
+
+
+# the program ------------------------------------------------------------------------------------------------
+
+
+def _execute(program: Program) -> int:
+    """Runs it as ``__main__``, waits for its threads, and gives its exit code."""
+    try:
+        code, namespace = _prepared(program)
+        exec(code, namespace)
+    except CannotRun:
+        raise
+    except SystemExit as end:
+        result = _exit_code(end)
+    except BaseException as error:
+        result = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        _show(error)
+    else:
+        result = 0
+    threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter, and multiprocessing, end a program
+    return result
+
+
+def _prepared(program: Program) -> tuple[types.CodeType, dict[str, Any]]:
+    """The program's code, and the namespace of the ``__main__`` that it is to run in."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if program.module:
+        sys.argv = ["-m", *program.arguments]
+        _lead_path(os.getcwd())
+        path = program.target
+        spec: importlib.machinery.ModuleSpec | None = _spec_of(program.target)
+    else:
+        sys.argv = [program.target, *program.arguments]
+        path = os.path.abspath(program.target)
+        spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
+        if spec is None and os.path.isdir(path):
+            raise CannotRun(f"{program.target}: is a folder without a `__main__.py`")
+        _lead_path(os.path.dirname(os.path.realpath(path)) if spec is None else path)
+    if spec is None:
+        main.__file__ = path
+        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+        main.__dict__["__cached__"] = None
+        sys.modules["__main__"] = main
+        return _compiled(program.target, path), main.__dict__
+    load = getattr(spec.loader, "get_code", None)  # what is written in C has none
+    code = load(spec.name) if load is not None else None
+    if code is None:
+        raise CannotRun(f"`{program.target}` is no module of Python code")
+    main.__file__, main.__loader__, main.__spec__ = spec.origin, spec.loader, spec
+    main.__package__ = spec.parent
+    main.__dict__["__cached__"] = spec.cached
+    if program.module:
+        sys.argv[0] = spec.origin or program.target
+    sys.modules["__main__"] = main
+    return code, main.__dict__
+
+
+def _lead_path(folder: str) -> None:
+    """Puts `folder` where Python puts the program's: in place of devlint's own, or nowhere with ``python -P``."""
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        sys.path[0] = folder
+
+
+def _spec_of(name: str) -> importlib.machinery.ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+            if spec is None:
+                raise CannotRun(f"`{name}` is a package without a `__main__`")
+    except (ModuleNotFoundError, ValueError) as error:
+        raise CannotRun(f"no module called `{name}`: {error}") from error
+    if spec is None:
+        raise CannotRun(f"no module called `{name}`")
+    return spec
+
+
+def _compiled(target: str, path: str) -> types.CodeType:
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        raise CannotRun(f"{target}: cannot be read: {error.strerror or error}") from error
+    if b"\0" in source:
+        raise CannotRun(f"{target}: is not Python source")
+    return compile(source, path, "exec", dont_inherit=True)
+
+
+def _exit_code(end: SystemExit) -> int:
+    """What Python makes of ``sys.exit(...)``: a number, or a message on stderr and 1."""
+    if end.code is None or isinstance(end.code, int):
+        return int(end.code or 0)
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+# its traceback ----------------------------------------------------------------------------------------------
+
+
+def _show(error: BaseException) -> None:
+    """Prints an exception through ``sys.excepthook``, as Python would, without devlint's frames."""
+    _without_own_frames(error, set())
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as failed:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        traceback.print_exception(failed)
+        print("\nOriginal exception was:", file=sys.stderr)
+        traceback.print_exception(error)
+
+
+def _without_own_frames(error: BaseException | None, seen: set[int]) -> None:
+    """Leaves the program's and its libraries' frames in the traceback, and in those of what led to it.
+
+    What torch calls goes through the guard and the simulator, whose frames tell nobody anything, unless the fault is
+    theirs: then all frames but those above the program's first are kept.
+    """
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    _without_own_frames(error.__cause__, seen)
+    _without_own_frames(error.__context__, seen)
+    entries = []
+    entry = error.__traceback__
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    while entries and entries[0].tb_frame.f_code.co_filename == __file__:
+        del entries[0]
+    if not (os.environ.get(FULL_TRACEBACK) or _is_own_fault(error, entries)):
+        entries = [entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OWN)]
+    following: types.TracebackType | None = None
+    for entry in reversed(entries):
+        following = types.TracebackType(following, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    error.__traceback__ = following
+
+
+def _is_own_fault(error: BaseException, entries: list[types.TracebackType]) -> bool:
+    """Whether devlint failed, rather than raised, or passed on, what torch would have raised."""
+    if not entries or not entries[-1].tb_frame.f_code.co_filename.startswith(_OWN):
+        return False
+    raised = entries[-1].tb_frame.f_code.co_code[entries[-1].tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return isinstance(error, _SURELY_A_FAULT) and not raised
+
+
+# imaginary devices, in child processes too -------------------------------------------------------------------
+
+
+def _simulated(machine: Machine) -> Any:
+    from devlint.runtime.simulator import simulate
+
+    return simulate(machine.count, machine.kind)
+
+
+def _tell_children(machine: Machine, report: Report) -> None:
+    """Lets processes that multiprocessing spawns have the same imaginary devices.
+
+    A spawned process first unpickles the data that `get_preparation_data` gave, then imports the program.
+    """
+    prepare = multiprocessing.spawn.get_preparation_data
+
+    def prepare_with_devices(name: str) -> dict[str, Any]:
+        report.stepped_aside["processes that the program starts"] = "they see the imaginary devices, and no guard"
+        return _Prepared(machine, prepare(name))
+
+    multiprocessing.spawn.get_preparation_data = prepare_with_devices
+
+
+class _Prepared(dict[str, Any]):
+    """Preparation data that makes the devices when it is unpickled."""
+
+    def __init__(self, machine: Machine, data: dict[str, Any]) -> None:
+        super().__init__(data)
+        self._machine = machine
+
+    def __reduce__(self) -> Any:
+        return _in_child, (self._machine, dict(self))
+
+
+def _in_child(machine: Machine, data: dict[str, Any]) -> dict[str, Any]:
+    surroundings = ExitStack()
+    surroundings.enter_context(_simulated(machine))
+    atexit.register(surroundings.close)
+    return data
