@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-CLASSES, WIDTH, LENGTH = 5, 64, 32
+CLASSES, WIDTH, LENGTH = 5, 32, 16
 
 
 class Classifier(nn.Module):
@@ -32,9 +32,10 @@ class Classifier(nn.Module):
 
 
 def make_loaders():
-    inputs, labels = torch.randn(2048, LENGTH, 8), torch.randint(0, CLASSES, (2048,))
-    train = DataLoader(TensorDataset(inputs[:1536], labels[:1536]), batch_size=64, shuffle=True)
-    test = DataLoader(TensorDataset(inputs[1536:], labels[1536:]), batch_size=64, pin_memory=True)
+    inputs = torch.randn(640, LENGTH, 8)
+    labels = inputs[:, :, :CLASSES].sum(dim=1).argmax(dim=1)
+    train = DataLoader(TensorDataset(inputs[:512], labels[:512]), batch_size=32, shuffle=True)
+    test = DataLoader(TensorDataset(inputs[512:], labels[512:]), batch_size=32, pin_memory=True)
     return train, test
 
 
@@ -67,6 +68,7 @@ def evaluate(model, loader, device):
 
 
 def main():
+    torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train, test = make_loaders()
     model = Classifier()
