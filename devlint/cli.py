@@ -20,6 +20,9 @@ from devlint.config import ConfigError, Configurations, Settings, suggestion
 from devlint.finding import GROUPS
 
 if TYPE_CHECKING:
+    from devlint.files import File
+    from devlint.finding import Finding
+    from devlint.profile import Profile
     from devlint.run import Outcome, Plan
 
 CLEAN, FINDINGS, FAILURE, INTERRUPTED = 0, 1, 2, 130
@@ -214,6 +217,8 @@ _CHECK = [
     click.option("--output-format", type=Format(), metavar="FORMAT",
                  help="text, concise, json, json-lines, github, gitlab, junit or sarif."),
     click.option("--output-file", metavar="FILE", help="Write the report there instead of to stdout."),
+    click.option("--profile", "profile_file", metavar="FILE",
+                 help="Show what a run measured, costliest first; FILE is from `devlint run --report json`."),
     click.option("--statistics", **_FLAG, help="Count findings by rule instead of listing them."),
     click.option("--fail-on", type=OneOf(["error", "warning"]), help="The level from which findings give exit 1."),
     click.option("--exit-zero", **_FLAG, help="Exit 0 even with findings."),
@@ -279,12 +284,14 @@ def check(paths: tuple[str, ...], **given: Any) -> int:
       devlint check --fix --unsafe-fixes train.py
       devlint check --diff
       devlint check --output-format sarif --output-file devlint.sarif
+      devlint check --profile run.json
       cat train.py | devlint check --stdin-filename train.py -
 
     Exit code: 0 nothing to report, 1 findings, 2 something could not be done.
     """
     started = time.perf_counter()
     configurations = _configurations(given)
+    given["profile"] = _profile(given["profile_file"])
     color = _color(given["color"])
     if color is not None:
         click.get_current_context().color = color
@@ -436,12 +443,26 @@ def _conclude(
     return FINDINGS if counted and not given["fix_only"] else CLEAN
 
 
+def _profile(file: str | None) -> Profile | None:
+    if file is None:
+        return None
+    from devlint.profile import Profile, ProfileError
+
+    try:
+        return Profile(file)
+    except ProfileError as error:
+        raise Failure(str(error)) from error
+
+
 def _report(
     outcome: Outcome, common: Settings, given: dict[str, Any], text: Callable[[str], str | None], stdout: Any
 ) -> str:
     from devlint import report
 
-    findings = [(file.name, finding) for file, finding in outcome.findings]
+    found = outcome.findings
+    if given["profile"] is not None:
+        found = _beside_run(found, given["profile"], common, text)
+    findings = [(file.name, finding) for file, finding in found]
     color = _colored(given, stdout)
     if given["statistics"]:
         return report.statistics(findings, common.output_format, color)
@@ -458,6 +479,18 @@ def _report(
         unsafe_fixes=common.unsafe_fixes,
         quiet=given["quiet"],
     )
+
+
+def _beside_run(
+    found: list[tuple[File, Finding]], profile: Profile, common: Settings, text: Callable[[str], str | None]
+) -> list[tuple[File, Finding]]:
+    """The findings with what was measured; the costliest first where a person, not a service, puts them in order."""
+    from devlint.profile import costliest_first
+
+    found, told = profile.beside(found, text)
+    for warning in told:
+        _tell(f"warning: {warning}", "yellow")
+    return found if common.output_format in ("gitlab", "junit", "sarif") else costliest_first(found)
 
 
 def _diff(outcome: Outcome) -> str:

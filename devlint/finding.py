@@ -6,7 +6,8 @@ Rows and columns count from 1, in code points; an end is the place just after th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Group -> level of its findings. The promise of each group is in the README.
@@ -73,8 +74,17 @@ class Fix:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What a run measured where a finding is: in words, in figures, and as a key that sorts the costliest first."""
+
+    text: str
+    figures: Mapping[str, int | float | None]
+    cost: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Finding:
-    """One fault: the rule that saw it, where, and what to do."""
+    """One fault: the rule that saw it, where, and what to do; ``measured`` is of one run, and never cached."""
 
     rule: str
     group: str
@@ -83,6 +93,12 @@ class Finding:
     span: Span
     notes: tuple[Note, ...] = ()
     fix: Fix | None = None
+    measured: Measured | None = field(default=None, compare=False)
+
+    @property
+    def told(self) -> str:
+        """The message, with what was measured."""
+        return self.message if self.measured is None else f"{self.message} ({self.measured.text})"
 
     def to_data(self) -> list[Any]:
         """The finding as nested lists, strings and numbers, for the cache and between processes."""

@@ -13,5 +13,5 @@ def render(report: Report) -> str:
         place = f"{style.path(printable(path))}:{finding.span.row}:{finding.span.column}:"
         rule = style.level(finding.level, f"{finding.level}[{finding.rule}]")
         mark = " [*]" if finding.fix is not None and (finding.fix.safe or report.unsafe_fixes) else ""
-        lines.append(f"{place} {rule} {printable(finding.message)}{mark}\n")
+        lines.append(f"{place} {rule} {printable(finding.told)}{mark}\n")
     return "".join(lines)

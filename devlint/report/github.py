@@ -21,7 +21,7 @@ def _command(path: str, finding: Finding) -> str:
     properties["title"] = f"devlint ({finding.rule})"
     listed = ",".join(f"{name}={escape_property(str(value))}" for name, value in properties.items())
     # The log shows the message alone, so that it must say the place as well.
-    message = f"{path}:{span.row}:{span.column}: {finding.message}"
+    message = f"{path}:{span.row}:{span.column}: {finding.told}"
     return f"::{finding.level} {listed}::{escape_message(message)}"
 
 

@@ -14,7 +14,7 @@ _SEVERITIES = {"error": "major", "warning": "minor"}
 def render(report: Report) -> str:
     issues = [
         {
-            "description": finding.message,
+            "description": finding.told,
             "check_name": finding.rule,
             "fingerprint": fingerprint,
             "severity": _SEVERITIES[finding.level],

@@ -16,6 +16,7 @@ def render(report: Report) -> str:
 def as_object(path: str, finding: Finding) -> dict[str, Any]:
     """A finding as the JSON formats show it."""
     fix = finding.fix
+    measured = {} if finding.measured is None else {"measured": dict(finding.measured.figures)}
     return {
         "rule": finding.rule,
         "group": finding.group,
@@ -33,6 +34,7 @@ def as_object(path: str, finding: Finding) -> dict[str, Any]:
             "safety": fix.safety,
             "edits": [{**_places(edit.span), "content": edit.content} for edit in fix.edits],
         },
+        **measured,
     }
 
 

@@ -31,9 +31,9 @@ def render(report: Report) -> str:
             case = ET.SubElement(
                 suite, "testcase", classname=legal(path), name=name, file=legal(path), line=str(finding.span.row)
             )
-            failure = ET.SubElement(case, "failure", type=finding.level, message=legal(finding.message))
+            failure = ET.SubElement(case, "failure", type=finding.level, message=legal(finding.told))
             notes = [f"note: {note.message} ({note.path or path}:{note.span.row})" for note in finding.notes]
-            failure.text = legal("\n".join([f"{path}:{place}: {finding.rule}: {finding.message}", *notes]))
+            failure.text = legal("\n".join([f"{path}:{place}: {finding.rule}: {finding.told}", *notes]))
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

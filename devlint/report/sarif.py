@@ -60,7 +60,7 @@ def _result(path: str, finding: Finding, rule_index: int, fingerprint: str) -> d
         "ruleId": finding.rule,
         "ruleIndex": rule_index,
         "level": finding.level,
-        "message": {"text": finding.message},
+        "message": {"text": finding.told},
         "locations": [_location(path, finding.span)],
         "partialFingerprints": {"devlintFingerprint/v1": fingerprint},
     }
@@ -69,6 +69,8 @@ def _result(path: str, finding: Finding, rule_index: int, fingerprint: str) -> d
             {"id": number, "message": {"text": note.message}, **_location(note.path or path, note.span)}
             for number, note in enumerate(finding.notes, start=1)
         ]
+    if finding.measured is not None:
+        result["properties"] = {"measured": dict(finding.measured.figures)}
     if finding.fix is not None:
         result["fixes"] = [_fix(path, finding.fix)]
     return result

@@ -60,7 +60,7 @@ def _block(style: Style, width: int, lines: Lines, path: str, finding: Finding) 
     gutter = len(str(max(span.end_row for span in spans) + CONTEXT))
     room = max(_LEAST_ROOM, width - gutter - 3)
     rule = style.level(finding.level, f"{finding.level}[{finding.rule}]")
-    yield f"{style.path(printable(path))}:{finding.span.row}:{finding.span.column}: {rule} {printable(finding.message)}"
+    yield f"{style.path(printable(path))}:{finding.span.row}:{finding.span.column}: {rule} {printable(finding.told)}"
     bar = " " * gutter + " " + style.gutter("|")
     own = lines(path)
     if own is not None:
