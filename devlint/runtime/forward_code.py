@@ -89,6 +89,11 @@ def moves_tensors(model: torch.nn.Module) -> bool:
     return False
 
 
+def function_moves(function: Any, cls: type = object) -> bool:
+    """Whether `function`, of the class `cls`, may move or make tensors elsewhere, or cannot be read."""
+    return _reaches_move(function, cls, set(), factories=True)
+
+
 def _has_foreign_hooks(module: torch.nn.Module) -> bool:
     """Somebody's forward pre-hook may move the inputs; those of torch (weight norm, pruning) and of devlint do not."""
     own = ("torch.", "devlint.")
@@ -99,7 +104,7 @@ def _has_foreign_hooks(module: torch.nn.Module) -> bool:
     return False
 
 
-def _reaches_move(function: Any, cls: type, seen: set[Any]) -> bool:
+def _reaches_move(function: Any, cls: type, seen: set[Any], factories: bool = False) -> bool:
     waiting = [function]
     while waiting:
         function = waiting.pop()
@@ -113,6 +118,8 @@ def _reaches_move(function: Any, cls: type, seen: set[Any]) -> bool:
         seen.add((function.__code__, cls))
         nodes = [node for node, _ in _nodes(function)]
         if not nodes or len(seen) > _REACH or any(_is_move(node) for node in nodes):
+            return True
+        if factories and any(isinstance(node, ast.keyword) and node.arg == "device" for node in nodes):
             return True
         for node in nodes:
             if isinstance(node, ast.Attribute):

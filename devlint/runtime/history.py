@@ -56,7 +56,7 @@ class History:
         with unhooked():
             if frame is None or not (output or tensor.dim() == 0):
                 return
-            node = tensor.grad_fn
+            node: Any = tensor.grad_fn
             if node is None or frame in self._reported:
                 return
             metadata = node.metadata

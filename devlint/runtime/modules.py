@@ -244,21 +244,21 @@ def _plain_attributes(
             if isinstance(value, Tensor):
                 yield from _plain_tensor(inventory, path, module, name, "", value, device)
             elif isinstance(value, (list, tuple, dict)):
-                held = [(where, item) for where, item in _held(value) if id(item) not in known]
+                held = [(where, item) for where, item in held_in(value) if id(item) not in known]
                 yield from _plain_modules(inventory, path, module, name, held, trained)
                 for where, item in held:
                     if isinstance(item, Tensor):
                         yield from _plain_tensor(inventory, path, module, name, where, item, device)
 
 
-def _held(value: Any, depth: int = 2) -> Iterator[tuple[str, Any]]:
-    """The tensors and modules in a list or dict, with the subscript that leads there."""
+def held_in(value: Any, depth: int = 2) -> Iterator[tuple[str, Any]]:
+    """The tensors and modules in a list or dict, with the subscript that leads there (of a long one, the first)."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in islice(items, _ENTRIES):
         if isinstance(item, (Tensor, nn.Module)):
             yield f"[{key!r}]", item
         elif depth and isinstance(item, (list, tuple, dict)):
-            yield from ((f"[{key!r}]{where}", found) for where, found in _held(item, depth - 1))
+            yield from ((f"[{key!r}]{where}", found) for where, found in held_in(item, depth - 1))
 
 
 def _plain_tensor(
