@@ -12,7 +12,7 @@ from devlint.runtime.site import Site
 FORMAT: Final = 1  # of the JSON that `Report.to_dict` writes
 TIMELINE_LIMIT: Final = 50_000  # events kept one by one; all others are only counted
 
-Kind = Literal["moved", "waited", "read", "met", "module", "optimizer", "kept", "grew"]
+Kind = Literal["moved", "waited", "read", "met", "module", "optimizer", "loader", "kept", "grew"]
 _COUNTED: Final = ("moved", "waited")  # no fault by themselves; they may become one when they repeat
 
 
@@ -24,8 +24,8 @@ class Event:
         kind: ``moved``: a copy between devices; ``waited``: the host waited for a device (a copy that it waits for is
             both); ``read``: a copy to the host used before it has arrived; ``met``: operands of one operation on
             several devices; ``module``: a module's parameters, buffers or attributes out of place; ``optimizer``: an
-            optimizer away from its model; ``kept``: autograd history that outlives its step; ``grew``: memory that
-            grows by step.
+            optimizer away from its model; ``loader``: a loader's settings or data; ``kept``: autograd history that
+            outlives its step; ``grew``: memory that grows by step.
         rule: the static rule's name under which it counts; ``None`` for what is no fault (an inevitable copy).
         message: what happened here, lower case, without full stop.
         operation: as the user calls it, ``Tensor.item``.
