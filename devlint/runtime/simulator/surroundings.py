@@ -1,54 +1,63 @@
-"""What is not a tensor's: ``torch.cuda``, autograd's engine, threads. Replaced while the simulator runs, then put back."""
+"""What is not a tensor's: ``torch.cuda``, autocast, threads, processes. Replaced in a simulation, then put back.
+
+``torch.cuda``, ``torch.mps`` and ``torch.accelerator`` are Python over functions of ``torch._C``. It is these that are
+replaced, so that torch's own Python above them reads arguments, raises errors and adds up statistics as ever.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
-from devlint.runtime.simulator import Simulator
+from devlint.runtime.simulator import Simulator, accelerator, amp, cuda, generators, mps, parallel, processes, streams
+from devlint.runtime.simulator import threads as threads_
+
+Replacement = tuple[Any, Any, Any]  # a module, class or dict; the name or key in it; what stands there in a simulation
+_MISSING = object()
+
+
+@contextmanager
+def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
+    """Sets attributes and items, and puts back what was there, in the reverse order."""
+    with ExitStack() as stack:
+        for owner, name, new in replacements:
+            before = (owner if isinstance(owner, dict) else vars(owner)).get(name, _MISSING)
+            stack.callback(_set, owner, name, before)
+            _set(owner, name, new)
+        yield
+
+
+def _set(owner: Any, name: Any, value: Any) -> None:
+    if isinstance(owner, dict):
+        if value is _MISSING:
+            del owner[name]
+        else:
+            owner[name] = value
+    elif value is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 @contextmanager
 def patched(simulator: Simulator) -> Iterator[None]:
     """Puts the imaginary machine in place of the real one."""
-    machine = simulator.machine
-    engine = torch.autograd.graph._engine_run_backward
-
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        with simulator.in_backward():
-            return engine(*args, **kwargs)
-
-    start = threading.Thread.start
-
-    def start_thread(thread: threading.Thread) -> None:
-        run = thread.run
-
-        def run_with_modes() -> None:
-            with simulator.running():
-                run()
-
-        thread.run = run_with_modes  # type: ignore[method-assign]
-        start(thread)
-
-    replacements = {
-        (torch.autograd, "_engine_run_backward"): run_backward,
-        (torch.cuda, "is_available"): lambda: machine.kind == "cuda",
-        (torch.cuda, "device_count"): lambda: machine.count if machine.kind == "cuda" else 0,
-        (torch.cuda, "current_device"): lambda: machine.current,
-        (torch.cuda, "synchronize"): lambda device=None: None,
-        (torch.cuda, "memory_allocated"): lambda device=None: machine.allocated[machine.device(device or 0).index],
-        (threading.Thread, "start"): start_thread,
-    }
-    patches = [patch.object(owner, name, new) for (owner, name), new in replacements.items()]
-    for one in patches:
-        one.start()
-    try:
+    device = cuda if simulator.machine.kind == "cuda" else mps
+    parts = (device, accelerator, streams, generators, amp, parallel, threads_, processes)
+    with ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(replaced(part.replacements(simulator)))
+        stack.callback(_forget)
+        _forget()
         yield
-    finally:
-        for one in reversed(patches):
-            one.stop()
+
+
+def _forget() -> None:
+    """Drops what torch remembers of the machine that it runs on: before and after a simulation it is another."""
+    for module in (torch.cuda, torch.backends.mps, getattr(torch, "accelerator", None)):  # 2.6 brought the last
+        for function in vars(module).values() if module else ():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
