@@ -672,12 +672,11 @@ def run(command: tuple[str, ...], **given: Any) -> int:
     """
     if not command:
         raise click.UsageError("give a script to run, or -m and a module")
-    from devlint.runtime.launch import CannotRun, Machine, Program, launch
+    from devlint.runtime.launch import CannotRun, Program, launch
 
     output_file = given["output_file"] and os.path.abspath(given["output_file"])
     if output_file is not None:
         _can_write(output_file)
-    machine = Machine(*given["simulate"]) if given["simulate"] else None
     limits = ("on", "max_syncs", "max_bytes_to_device", "max_bytes_to_host", "warmup_steps")
     stderr = sys.stderr  # the program may put another in its place
 
@@ -695,7 +694,7 @@ def run(command: tuple[str, ...], **given: Any) -> int:
     try:
         return launch(
             Program(command[0], command[1:], given["module"]),
-            machine,
+            given["simulate"],
             {name: given[name] for name in limits},
             deliver,
         )

@@ -14,7 +14,6 @@ import builtins
 import dis
 import importlib.machinery
 import importlib.util
-import multiprocessing.spawn
 import os
 import sys
 import threading
@@ -47,21 +46,13 @@ class Program:
     module: bool = False
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Imaginary devices: `count` of a `kind` that `simulate` knows."""
-
-    kind: str
-    count: int
-
-
 def launch(
-    program: Program, machine: Machine | None, options: dict[str, Any], deliver: Callable[[Report], None]
+    program: Program, machine: tuple[str, int] | None, options: dict[str, Any], deliver: Callable[[Report], None]
 ) -> int:
     """Runs a program under a guard, hands the report to `deliver`, and gives the exit code.
 
     That is the program's own; 1 where the program ended well and the guard found an error or a broken budget.
-    `options` are those of `devlint.guard`.
+    `machine` are imaginary devices, their kind and how many; `options` are those of `devlint.guard`.
 
     Raises:
         CannotRun: there is no such program, or no torch that can be used. Nothing was run.
@@ -74,13 +65,14 @@ def launch(
     process = os.getpid()
     surroundings = ExitStack()
     if machine is not None:
-        surroundings.enter_context(_simulated(machine))
+        from devlint.runtime.simulator import simulate
+
+        kind, count = machine
+        surroundings.enter_context(simulate(count, kind))
     atexit.register(surroundings.close)  # handlers that the program registers run before
     report = Report()
     try:
         with guard(**options) as report:
-            if machine is not None:
-                _tell_children(machine, report)
             code = _execute(program)
     except BudgetExceeded:  # raised at the end of the block; the report has it
         pass
@@ -245,44 +237,3 @@ def _is_own_fault(error: BaseException, entries: list[types.TracebackType]) -> b
         return False
     raised = entries[-1].tb_frame.f_code.co_code[entries[-1].tb_lasti] == dis.opmap["RAISE_VARARGS"]
     return isinstance(error, _SURELY_A_FAULT) and not raised
-
-
-# imaginary devices, in child processes too -------------------------------------------------------------------
-
-
-def _simulated(machine: Machine) -> Any:
-    from devlint.runtime.simulator import simulate
-
-    return simulate(machine.count, machine.kind)
-
-
-def _tell_children(machine: Machine, report: Report) -> None:
-    """Lets processes that multiprocessing spawns have the same imaginary devices.
-
-    A spawned process first unpickles the data that `get_preparation_data` gave, then imports the program.
-    """
-    prepare = multiprocessing.spawn.get_preparation_data
-
-    def prepare_with_devices(name: str) -> dict[str, Any]:
-        report.stepped_aside["processes that the program starts"] = "they see the imaginary devices, and no guard"
-        return _Prepared(machine, prepare(name))
-
-    multiprocessing.spawn.get_preparation_data = prepare_with_devices
-
-
-class _Prepared(dict[str, Any]):
-    """Preparation data that makes the devices when it is unpickled."""
-
-    def __init__(self, machine: Machine, data: dict[str, Any]) -> None:
-        super().__init__(data)
-        self._machine = machine
-
-    def __reduce__(self) -> Any:
-        return _in_child, (self._machine, dict(self))
-
-
-def _in_child(machine: Machine, data: dict[str, Any]) -> dict[str, Any]:
-    surroundings = ExitStack()
-    surroundings.enter_context(_simulated(machine))
-    atexit.register(surroundings.close)
-    return data
