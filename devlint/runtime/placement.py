@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ATTRIBUTE: Final = "_devlint"
 HOST: Final = torch.device("cpu")
+META: Final = torch.device("meta")
 unhooked = torch._C.DisableTorchFunction  # with unhooked(): torch calls that no function mode sees
 
 
@@ -36,39 +37,72 @@ class Record:
     Attributes:
         place: the pretended device; ``None`` outside of the simulator and for memory on the host.
         pinned: pretended page-locked memory.
-        made: the frame whose operation made the storage.
+        made: the frame whose operation made the storage. by: that operation, as torch's function modes are given it.
         moved: the frame that last copied it from another device.
-        source: for a copy, the record of the storage it was copied from.
+        source: for a copy, what was known of the storage it was copied from.
         pending: an asynchronous copy to the host that nothing has waited for yet (the copy's frame).
+        homing: the gradient of this host scalar is brought back to the host (set by the simulator).
+        held: bytes that count as allocated on a pretended device while the storage lives, with who counts them.
     """
 
-    __slots__ = ("made", "moved", "on_release", "pending", "pinned", "place", "source")
+    __slots__ = ("by", "held", "homing", "made", "moved", "pending", "pinned", "place", "source")
 
     def __init__(self, place: torch.device | Anywhere | None = None) -> None:
         self.place = place
         self.pinned = False
         self.made: Frame | None = None
+        self.by: Any = None
         self.moved: Frame | None = None
         self.source: Record | None = None
         self.pending: Frame | None = None
-        self.on_release: Any = None
+        self.homing = False
+        self.held: tuple[Any, int, int] | None = None
 
-    def __del__(self) -> None:
-        if self.on_release is not None:
-            self.on_release()
+    def release(self) -> None:
+        """Takes back what counts as allocated."""
+        if self.held is not None:
+            machine, index, size = self.held
+            self.held = None
+            machine.hold(index, -size)
+
+    __del__ = release
+
+    def origin(self) -> Record:
+        """What a copy remembers of this storage: no longer chain than one link, however often values travel."""
+        record = Record(self.place)
+        record.pinned, record.made, record.by, record.moved = self.pinned, self.made, self.by, self.moved
+        return record
 
 
 def storage_of(tensor: torch.Tensor) -> Any:
-    """The storage that carries the record; that of the values for a sparse tensor; ``None`` for a tensor without one."""
+    """The storage that carries the record; ``None`` for a tensor without one.
+
+    That of the values for a sparse tensor; that of what is inside for the tensors of ``torch.func`` and for subclasses
+    that wrap others (``__tensor_flatten__``).
+    """
     with unhooked():
-        try:
-            return tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            pass
-        if tensor.layout is torch.sparse_coo:
-            return tensor._values().untyped_storage()
-        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr, torch.sparse_csc, torch.sparse_bsc):
-            return tensor.values().untyped_storage()
+        if type(tensor) in _PLAIN or not hasattr(tensor, "__tensor_flatten__"):
+            try:
+                return tensor.untyped_storage()
+            except (NotImplementedError, RuntimeError):  # what a tensor without a storage raises
+                pass
+            inside = _inside(tensor)
+        else:
+            names = tensor.__tensor_flatten__()[0]
+            inside = getattr(tensor, names[0]) if names else None
+    return None if inside is None else storage_of(inside)
+
+
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return torch._C._functorch.get_unwrapped(tensor)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr, torch.sparse_csc, torch.sparse_bsc):
+        return tensor.values()
     return None
 
 
@@ -98,11 +132,6 @@ def device_of(tensor: torch.Tensor) -> torch.device | None:
         return None if isinstance(record.place, Anywhere) else record.place
     with unhooked():
         return tensor.device
-
-
-def pretend(tensor: torch.Tensor, place: torch.device | Anywhere | None) -> None:
-    """Lets the tensor's storage count as living on `place` (``None``: on the host, where it is)."""
-    record_for(tensor).place = place
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

@@ -14,74 +14,134 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import _len_torch_function_stack
+from torch.overrides import _get_current_function_mode_stack
 
-from devlint.runtime.placement import ANYWHERE, Anywhere, Record
+from devlint.runtime.placement import ANYWHERE, ATTRIBUTE, HOST, Anywhere, Record, storage_of, tensors_in
 from devlint.runtime.simulator.functions import Functions
-from devlint.runtime.simulator.machine import HOST, Machine
+from devlint.runtime.simulator.machine import Machine
 from devlint.runtime.simulator.operators import Operators
 
 
 class Simulator:
-    """One pretended machine with its two modes. Made by `simulate`."""
+    """One pretended machine. Made by `simulate`.
+
+    Attributes:
+        machine: its devices. default: where memory is made that no argument places (``set_default_tensor_type``).
+        loose: memory that torch's own code made inside a call of the API, until the call returns: (thread, record).
+    """
 
     def __init__(self, kind: str, count: int) -> None:
         self.machine = Machine(kind, count)
-        self.functions = Functions(self)
-        self.operators = Operators(self)
+        self.default: torch.device | None = None
+        self.loose: list[tuple[int, Record]] = []
         self._thread = threading.local()
 
     # Where memory that no operand explains is made ------------------------------------------------------------------
 
     def factory_place(self) -> torch.device | Anywhere | None:
-        """Where a factory without tensor operands makes its result, called now.
+        """Where an operator without tensor operands makes its result, called now.
 
         Handlers of the API's factories say so (`making`). Any other call comes from inside torch: from an operation's
         own code, or from autograd's C++, which make their memory where they work.
         """
-        place = getattr(self._thread, "place", ANYWHERE)
-        if place is not ANYWHERE:
+        place = getattr(self._thread, "place", None)
+        if place is not None:
             return None if place == HOST else place
-        inside_operation = _len_torch_function_stack() <= getattr(self._thread, "depth", 0)
-        return ANYWHERE if inside_operation or getattr(self._thread, "backward", False) else None
+        if self.in_engine():
+            return ANYWHERE
+        inside_operation = not any(isinstance(mode, Functions) for mode in _get_current_function_mode_stack())
+        return ANYWHERE if inside_operation else self.default
 
     @contextmanager
     def making(self, place: torch.device) -> Iterator[None]:
         """Lets factories inside make their tensors on `place`."""
-        before = getattr(self._thread, "place", ANYWHERE)
+        before = getattr(self._thread, "place", None)
         self._thread.place = place
         try:
             yield
         finally:
             self._thread.place = before
 
+    def destination(self) -> torch.device | None:
+        """Where the copy that is being made shall be (`sending`)."""
+        return getattr(self._thread, "destination", None)
+
+    @contextmanager
+    def sending(self, place: torch.device) -> Iterator[None]:
+        """Lets ``Tensor.to`` inside make its copy on `place`."""
+        self._thread.destination = place
+        try:
+            yield
+        finally:
+            self._thread.destination = None
+
+    # What is where --------------------------------------------------------------------------------------------------
+
+    def put(self, tensor: torch.Tensor, place: torch.device | Anywhere | None) -> None:
+        """Lets the tensor's storage live on `place`; ``None`` and the host are the same."""
+        storage = storage_of(tensor)
+        if storage is not None:
+            self.put_storage(storage, None if place == HOST else place)
+
+    def put_storage(self, storage: Any, place: torch.device | Anywhere | None) -> None:
+        """Lets a storage live on `place`, and counts its bytes there until it is released."""
+        record = getattr(storage, ATTRIBUTE, None)
+        if record is None:
+            record = Record(place)
+            setattr(storage, ATTRIBUTE, record)
+        else:
+            record.release()
+            record.place = place
+        if place is ANYWHERE:
+            if not self.in_engine():
+                self.loose.append((threading.get_ident(), record))
+        elif place is not None:
+            size, index = storage.nbytes(), place.index
+            self.machine.hold(index, size)
+            record.held = (self.machine, index, size)
+
+    def settle(self, args: Any, kwargs: Any) -> None:
+        """Memory that a call of the API made and that met no operand lives where the call's tensors do."""
+        thread = threading.get_ident()
+        mine = [record for owner, record in self.loose if owner == thread and record.place is ANYWHERE]
+        self.loose = [item for item in self.loose if item[0] != thread]
+        if mine:
+            records = (getattr(storage_of(tensor), ATTRIBUTE, None) for tensor in tensors_in([args, kwargs]))
+            places = (record.place for record in records if record is not None)
+            place = next((place for place in places if isinstance(place, torch.device)), None)
+            for record in mine:
+                record.place = place
+
+    def in_engine(self) -> bool:
+        """Whether autograd's engine runs in this thread."""
+        return getattr(self._thread, "backward", False)
+
+    # Running --------------------------------------------------------------------------------------------------------
+
     @contextmanager
     def in_backward(self) -> Iterator[None]:
         """Marks that autograd's engine runs in this thread, and lets Python called from there see the modes."""
-        before = getattr(self._thread, "backward", False)
+        before = self.in_engine()
         self._thread.backward = True
         try:
-            with ExitStack() as stack:
-                if _len_torch_function_stack() <= getattr(self._thread, "depth", 0):
-                    stack.enter_context(self.functions)
+            with self.visible():
                 yield
         finally:
             self._thread.backward = before
 
-    def put(self, record: Record, place: torch.device | Anywhere | None, storage: Any = None) -> None:
-        """Lets a storage live on `place`, and counts its bytes there until it is released."""
-        record.place = place
-        if isinstance(place, torch.device) and storage is not None and place.type == self.machine.kind:
-            size, index = storage.nbytes(), place.index or 0
-            self.machine.hold(index, size)
-            machine = self.machine
-            record.on_release = lambda: machine.hold(index, -size)
+    @contextmanager
+    def visible(self) -> Iterator[None]:
+        """Lets code that torch calls back see the function mode, which is hidden while a call is handled."""
+        if any(isinstance(mode, Functions) for mode in _get_current_function_mode_stack()):
+            yield
+        else:
+            with Functions(self):
+                yield
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Both modes, in this thread."""
-        self._thread.depth = _len_torch_function_stack()
-        with self.functions, self.operators:
+        with Functions(self), Operators(self):
             yield
 
 
@@ -108,13 +168,28 @@ def simulate(devices: int = 1, kind: str = "cuda") -> Iterator[Simulator]:
         raise ValueError(f"a machine with {devices} devices of kind `{kind}` cannot be simulated")
     if _active is not None:
         raise RuntimeError("a simulated machine is in use already: simulators do not nest")
-    from devlint.runtime.simulator import accessors, factories, transfers  # noqa: F401 - they register their handlers
-    from devlint.runtime.simulator.surroundings import patched
+    # Late: they register their handlers, and need what this module defines.
+    from devlint.runtime.simulator import (  # noqa: F401
+        accessors,
+        factories,
+        foreach,
+        gradients,
+        legacy,
+        serialization,
+        storages,
+        transfers,
+    )
+    from devlint.runtime.simulator.surroundings import patched, replaced
 
     simulator = Simulator(kind, devices)
     _active = simulator
     try:
-        with patched(simulator), simulator.running():
+        with ExitStack() as stack:
+            for part in (foreach, gradients, legacy, storages):
+                stack.enter_context(replaced(part.replacements(simulator)))
+            stack.enter_context(serialization.registered(simulator))
+            stack.enter_context(patched(simulator))
+            stack.enter_context(simulator.running())
             yield simulator
     finally:
         _active = None

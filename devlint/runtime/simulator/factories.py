@@ -5,67 +5,77 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext, _device_constructors
 
-from devlint.runtime.placement import HOST, device_of, pretend, tensors_in
+from devlint.runtime.placement import HOST, META, device_of, record_for, tensors_in
 from devlint.runtime.simulator import Simulator
 from devlint.runtime.simulator.functions import handles
-from devlint.runtime.simulator.machine import META
-from devlint.runtime.simulator.transfers import move
+from devlint.runtime.simulator.moves import move
 
 Tensor = torch.Tensor
 _LIKE = (
     torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like,
     torch.rand_like, torch.randn_like, torch.randint_like,
 )  # fmt: skip
+_NEW = (
+    Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.new_tensor, Tensor.new_empty_strided,
+    Tensor.new,
+)  # fmt: skip
 _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor)
 
 
-def default_device() -> torch.device:
-    """What ``torch.set_default_device`` and ``with torch.device(...)`` ask for, innermost first."""
-    for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+def default_device() -> torch.device | None:
+    """What ``torch.set_default_device`` and ``with torch.device(...)`` ask for."""
+    for mode in reversed(_get_current_function_mode_stack()):
         if isinstance(mode, DeviceContext):
             return mode.device
-    return HOST
+    return None
 
 
 def _made(simulator: Simulator, func: Any, args: Any, kwargs: Any, place: torch.device) -> Any:
-    if place == META:
-        return func(*args, **{**kwargs, "device": META})
-    kwargs = {**kwargs, "device": HOST}
-    pinned = kwargs.pop("pin_memory", False)
+    """The factory's result on `place`."""
+    if place != HOST and not simulator.machine.is_device(place):
+        return func(*args, **{**kwargs, "device": place})  # meta, or torch's own error
+    pinned = kwargs.get("pin_memory")
+    if pinned and place != HOST:
+        raise RuntimeError("Only dense CPU tensors can be pinned")
     with simulator.making(place):
-        result = func(*args, **kwargs)
-    if simulator.machine.is_device(place):
-        for tensor in tensors_in([result]):
-            pretend(tensor, place)
-    return result.pin_memory() if pinned else result
+        result = func(*args, **{**kwargs, "device": HOST, **({"pin_memory": False} if pinned else {})})
+    if pinned:
+        record_for(result).pinned = True
+    return result
 
 
-@handles(*(_device_constructors() - set(_LIKE) - set(_FROM_DATA)))
+@handles(*(_device_constructors() - set(_FROM_DATA)), torch.normal)
 def factory(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
-    asked = kwargs.get("device")
-    return _made(simulator, func, args, kwargs, simulator.machine.device(default_device() if asked is None else asked))
+    asked = simulator.machine.device(kwargs.get("device"))
+    if asked is None and any(True for _ in tensors_in([args, kwargs])):
+        return func(*args, **kwargs)  # of tensors, as ``normal(mean)`` and ``sparse_coo_tensor``: it follows them
+    if asked is None and func is not torch.normal:  # the one that no default device redirects
+        asked = simulator.machine.device(default_device())
+    return _made(simulator, func, args, kwargs, asked or simulator.default or HOST)
 
 
-@handles(*_LIKE, Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.new_tensor)
+@handles(*_LIKE, *_NEW)
 def like(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     place = simulator.machine.device(kwargs.get("device")) or device_of(args[0]) or HOST
+    if func is torch.Tensor.new and not simulator.machine.is_device(place):
+        return func(*args, **kwargs)
     return _made(simulator, func, args, kwargs, place)
 
 
 @handles(*_FROM_DATA)
 def from_data(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     data = args[0] if args else kwargs.get("data", kwargs.get("obj", kwargs.get("s")))
-    asked = simulator.machine.device(kwargs.get("device"))
-    if isinstance(data, Tensor):
-        place = device_of(data) or HOST
-        target = asked or place
-        if target == place:
-            return (
-                _made(simulator, func, args, kwargs, place)
-                if func is torch.tensor
-                else func(*args, **{**kwargs, "device": None})
-            )
-        return move(data if func is not torch.tensor else data.detach(), target, dtype=kwargs.get("dtype"))
-    return _made(simulator, func, args, kwargs, asked or default_device())
+    asked = simulator.machine.device(kwargs.get("device")) or simulator.machine.device(default_device())
+    place = device_of(data) if isinstance(data, Tensor) else None
+    if place is None:
+        return _made(simulator, func, args, kwargs, asked or simulator.default or HOST)
+    if asked is None or asked == place or META in (asked, place):
+        return _made(simulator, func, args, kwargs, asked or place)
+    if func is torch.tensor:
+        moved = move(simulator, data.detach(), asked, kwargs.get("dtype"))
+        return moved.requires_grad_(kwargs.get("requires_grad", False))
+    moved = move(simulator, data, asked, kwargs.get("dtype") or (args[1] if len(args) > 1 else None))
+    return moved.requires_grad_() if kwargs.get("requires_grad") else moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ _handlers: dict[Any, Handler] = {}
 
 
 def handles(*functions: Any) -> Callable[[Handler], Handler]:
-    """Lets a handler answer for `functions`: torch callables, or getters as ``torch.Tensor.device.__get__``."""
+    """Lets a handler answer for `functions`: torch callables, or what `getter` and `setter` give."""
 
     def register(handler: Handler) -> Handler:
         for function in functions:
@@ -23,6 +24,16 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def getter(name: str) -> Any:
+    """What the function mode is given when an attribute of a tensor is read."""
+    return getattr(torch.Tensor, name).__get__
+
+
+def setter(name: str) -> Any:
+    """What the function mode is given when an attribute of a tensor is assigned."""
+    return getattr(torch.Tensor, name).__set__
 
 
 class Functions(TorchFunctionMode):
@@ -34,6 +45,12 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = _handlers.get(func)
-        if handler is None:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        return handler(self.simulator, func, args, kwargs or {})
+        if handler is not None:
+            result = handler(self.simulator, func, args, kwargs or {})
+        elif kwargs:
+            result = func(*args, **kwargs)
+        else:
+            result = func(*args)
+        if self.simulator.loose:
+            self.simulator.settle(args, kwargs)
+        return result

@@ -2,39 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from devlint.runtime.placement import HOST, device_of, pretend, record_for, unhooked
+from devlint.runtime.placement import HOST, Record, device_of, record_for, record_of, unhooked
+
+if TYPE_CHECKING:
+    from devlint.runtime.simulator import Simulator
 
 
-def place_copy(tensor: torch.Tensor, device: torch.device, **kwargs: Any) -> torch.Tensor:
-    """A copy of `tensor` on `device`; `kwargs` are those of ``Tensor.to`` (dtype, memory_format). No history."""
-    with unhooked():
-        copy = tensor.detach().to(copy=True, **kwargs)
-    pretend(copy, None if device == HOST else device)
-    return copy
+def move(
+    simulator: Simulator,
+    tensor: torch.Tensor,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """``tensor.to(device, dtype, memory_format=...)`` from another device: always a copy.
 
-
-class Move(torch.autograd.Function):
-    """``x.to(device)``: the gradient goes back to where `x` was, as torch's own ``ToCopyBackward0`` sends it."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, device: torch.device, kwargs: dict[str, Any]) -> torch.Tensor:  # type: ignore[override]
-        ctx.source, ctx.dtype = device_of(tensor), tensor.dtype
-        return place_copy(tensor, device, **kwargs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        (gradient,) = gradients
-        return Move.apply(gradient, ctx.source or HOST, {"dtype": ctx.dtype}), None, None
-
-
-def move(tensor: torch.Tensor, device: torch.device, **kwargs: Any) -> torch.Tensor:
-    """``tensor.to(device, **kwargs)`` between pretended devices; always a copy."""
-    with unhooked():
-        tracked = torch.is_grad_enabled() and tensor.requires_grad
-    moved = Move.apply(tensor, device, kwargs) if tracked else place_copy(tensor, device, **kwargs)
-    record_for(moved).source = record_for(tensor)
+    The gradient goes back to where `tensor` is, as torch's own does (``ToCopyBackward0`` knows the source's device).
+    """
+    home, known = device_of(tensor), record_of(tensor)
+    layout = {} if memory_format is None else {"memory_format": memory_format}
+    with simulator.sending(device), unhooked():
+        moved = torch.Tensor.to(tensor, HOST, dtype, copy=True, **layout)
+        node = moved.grad_fn
+    if node is not None and home is not None:
+        node.register_hook(_back(simulator, home))
+    record_for(moved).source = Record() if known is None else known.origin()
     return moved
+
+
+def brought(simulator: Simulator, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` if it is on `device`, else a copy of it there; memory that may be anywhere is there from now on."""
+    place = device_of(tensor)
+    if place is None:
+        simulator.put(tensor, device)
+        return tensor
+    return tensor if place == device else move(simulator, tensor, device)
+
+
+def _back(simulator: Simulator, home: torch.device) -> Any:
+    def hook(gradients: Any, _: Any) -> Any:
+        return tuple(None if one is None else brought(simulator, one, home) for one in gradients)
+
+    return hook
+
+
+def bring_gradient_home(simulator: Simulator, scalar: torch.Tensor) -> None:
+    """Lets the gradient of a zero-dimensional host tensor that met device tensors end on the host.
+
+    Torch's engine moves zero-dimensional gradients to the device of what they belong to (``validate_outputs`` of
+    torch/csrc/autograd/engine.cpp).
+    """
+    record = record_for(scalar)
+    if scalar.is_leaf:  # it outlives the graph: one hook is enough
+        if record.homing:
+            return
+        record.homing = True
+    scalar.register_hook(lambda gradient: brought(simulator, gradient, HOST))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devlint.runtime.legality import refusal
-from devlint.runtime.placement import ANYWHERE, ATTRIBUTE, Anywhere, Record, device_of, storage_of, unhooked
+from devlint.runtime.legality import HOST_ONLY, refusal
+from devlint.runtime.placement import ANYWHERE, ATTRIBUTE, HOST, Record, device_of, storage_of, tensors_in, unhooked
+from devlint.runtime.simulator.moves import bring_gradient_home
 
 if TYPE_CHECKING:
     from devlint.runtime.simulator import Simulator
 
-Place = torch.device | Anywhere | None
+# What an operator is, beyond an operation on its operands.
+_PLAIN, _COMPOSITE, _FRESH, _COPY, _READ_BY_HOST = range(5)
+
+_DISPATCHED_HERE: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+
+# Where the first operand is, there is the result, whatever the others are.
+_FOLLOWS_FIRST: Final = frozenset({"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::copy"})
 
 
 class Operators(TorchDispatchMode):
@@ -23,26 +31,46 @@ class Operators(TorchDispatchMode):
         super().__init__()
         self.simulator = simulator
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spares the wrapper that torch otherwise puts around every call."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        with unhooked():
-            place = self._place(func, args, kwargs)
+        if types and not _DISPATCHED_HERE.issuperset(types):  # a subclass: what it does inside comes here again
+            return NotImplemented
+        if _len_torch_function_stack():  # called by autograd's engine, not through the function mode
+            with unhooked():
+                return self._run(func, args, kwargs or {})
+        return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        kind = _kinds.get(func)
+        if kind is None:
+            kind = _kinds[func] = _kind(func)
+        if kind == _COMPOSITE:
+            with self:  # its parts come here one by one
+                return func.decompose(*args, **kwargs)
+        place = self._place(func, args, kwargs, kind)
+        if kwargs and (generator := kwargs.get("generator")) is not None and place is not ANYWHERE:
+            from devlint.runtime.simulator.generators import drawn_from  # late: it needs the simulator
+
+            kwargs = {**kwargs, "generator": drawn_from(generator, place or HOST)}
         result = func(*args, **kwargs)
         if place is not None:
-            with unhooked():
-                self._mark(result, place)
+            self._mark(result, place)
         return result
 
-    def _place(self, func: Any, args: Any, kwargs: Any) -> Place:
-        """Where the result will be; ``None``: on the host, or where its storage says already."""
+    def _place(self, func: Any, args: Any, kwargs: Any, kind: int) -> Any:
+        """Where the result will be; ``None``: on the host, or where it is already; a list: by item of the result."""
         found: list[Record | None] = []
         _records(args, found)
         if kwargs:
             _records(kwargs.values(), found)
         if not found:
             return self.simulator.factory_place()
-        place: Place = None
-        host = anywhere = False
+        place: Any = None
+        host = anywhere = mixed = False
         for record in found:
             if record is None or record.place is None:
                 host = True
@@ -51,57 +79,97 @@ class Operators(TorchDispatchMode):
             elif place is None:
                 place = record.place
             elif place != record.place:
-                return self._mixed(func, args, kwargs, place)
+                mixed = True
+        if kind != _PLAIN:
+            if kind == _FRESH and place is None and not anywhere:
+                return self.simulator.factory_place()
+            if kind == _COPY and (destination := self.simulator.destination()) is not None:
+                return None if destination == HOST else destination
+            mixed |= kind == _READ_BY_HOST
         if place is None:
             return None if host else ANYWHERE
-        if host:
-            return self._mixed(func, args, kwargs, place)
+        if host or mixed:
+            return self._of_mixed(func, args, kwargs, place)
         if anywhere:  # memory made inside an operation is where the operands are
             for record in found:
                 if record is not None and record.place is ANYWHERE:
-                    self.simulator.put(record, place)
+                    record.place = place
         return place
 
-    def _mixed(self, func: Any, args: Any, kwargs: Any, place: Place) -> Place:
+    def _of_mixed(self, func: Any, args: Any, kwargs: Any, place: torch.device) -> Any:
         refused = refusal(func, args, kwargs, device_of)
+        operands = list(tensors_in([args, kwargs]))
         if refused is not None:
+            if self.simulator.in_engine() and all(tensor.dim() == 0 for tensor in operands):
+                return None  # two gradients of one host scalar: the engine brings each of them there
             raise refused.error(refused.message)
-        return self._result_of_mix(func, args, place)
-
-    def _result_of_mix(self, func: Any, args: Any, place: Place) -> Place:
         name = func._schema.name
-        if name in FOLLOWS_FIRST and isinstance(args[0], torch.Tensor):
-            first = device_of(args[0])
-            return first if self.simulator.machine.is_device(first) else None
-        return place
+        result: Any = place
+        if name.endswith("_"):
+            result = None
+        elif name in _FOLLOWS_FIRST:
+            result = self._pretended(args[0])
+        elif name == "aten::_pack_padded_sequence":
+            result = [self._pretended(args[0]), None]  # the batch sizes are the host's
+        elif name.startswith("aten::_foreach_"):
+            result = [self._pretended(tensor) for tensor in args[0]]
+        if torch.is_grad_enabled():
+            for tensor in operands:
+                if tensor.requires_grad and tensor.dim() == 0 and device_of(tensor) == HOST:
+                    bring_gradient_home(self.simulator, tensor)
+        return result
 
-    def _mark(self, result: Any, place: Place) -> None:
-        for tensor in _tensors(result):
-            storage = storage_of(tensor)
-            if storage is not None and getattr(storage, ATTRIBUTE, None) is None:
-                record = Record()
-                setattr(storage, ATTRIBUTE, record)
-                self.simulator.put(record, place, storage)
+    def _pretended(self, tensor: torch.Tensor) -> torch.device | None:
+        place = device_of(tensor)
+        return place if self.simulator.machine.is_device(place) else None
 
-
-# Operators whose result is where the first operand is, whatever the others are.
-FOLLOWS_FIRST = frozenset({"aten::copy_", "aten::index", "aten::index_put_", "aten::index_put", "aten::set_"})
+    def _mark(self, result: Any, place: Any) -> None:
+        if isinstance(place, list):
+            for one, where in zip(result, place, strict=True):
+                if where is not None:
+                    self._mark(one, where)
+        elif isinstance(result, (list, tuple)):
+            for one in result:
+                self._mark(one, place)
+        elif isinstance(result, torch.Tensor) and not result.is_meta:
+            storage = storage_of(result)
+            record = getattr(storage, ATTRIBUTE, None)
+            if storage is None or (record is not None and record.place is not None):
+                return
+            if place is not ANYWHERE and place.type == "mps" and result.dtype is torch.float64:
+                raise TypeError(
+                    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
+                    "Please use float32 instead."
+                )
+            self.simulator.put_storage(storage, place)
 
 
 def _records(values: Any, found: list[Record | None]) -> None:
+    """The records of the tensors among `values` and in their lists; ``None`` for one on the host without a record."""
     for value in values:
+        kind = type(value)
+        if kind in _NO_TENSOR:
+            continue
         if isinstance(value, torch.Tensor):
             try:
-                found.append(getattr(value.untyped_storage(), ATTRIBUTE, None))
-            except (NotImplementedError, RuntimeError):
-                found.append(getattr(storage_of(value), ATTRIBUTE, None))
+                storage = value.untyped_storage()
+            except (NotImplementedError, RuntimeError):  # sparse, or of ``torch.func``
+                storage = storage_of(value)
+            found.append(getattr(storage, ATTRIBUTE, None))
         elif isinstance(value, (list, tuple)):
             _records(value, found)
 
 
-def _tensors(result: Any) -> Any:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, (list, tuple)):
-        for item in result:
-            yield from _tensors(item)
+_NO_TENSOR: Final = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
+
+_kinds: dict[Any, int] = {
+    torch.ops.aten.lift_fresh.default: _FRESH,
+    torch.ops.aten._to_copy.default: _COPY,
+}
+
+
+def _kind(func: Any) -> int:
+    """Composite operators arrive whole under ``inference_mode`` only: elsewhere autograd takes them apart before."""
+    if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+        return _COMPOSITE
+    return _READ_BY_HOST if func._schema.name in HOST_ONLY else _PLAIN
