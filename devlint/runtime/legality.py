@@ -38,6 +38,7 @@ from devlint.runtime.legality_table import (
     ANYWHERE,
     ARGUMENTS_ANYWHERE,
     ARGUMENTS_ON_HOST,
+    CLAMPED,
     ELEMENTWISE,
     HOST_ONLY,
     NAMESPACES,
@@ -320,7 +321,7 @@ def _foreach(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | None:
         pair = [o for o in seen if o.position == i or (o.position is None and not pointwise)]
         if i is None:
             continue
-        if name in ELEMENTWISE or name in SCALARS_AT:
+        if name in SCALARS_AT or (name in ELEMENTWISE and name not in CLAMPED):
             message = _iterate(pair, SCALARS_AT.get(name))
         else:
             message = _all_together(func, pair)

@@ -6,7 +6,7 @@ goes on, so its checks are made here, from a ``TorchFunctionMode``. On a real de
 
 The functions were found by running ``op_db`` under ``FakeTensorMode``, whose pretended devices such code does see
 (``scripts/derive_operator_table.py``); texts are from ``TensorShape.cpp``, ``LinearAlgebra.cpp`` and
-``LinearAlgebraUtils.h`` in ``aten/src/ATen/native``.
+``LinearAlgebraUtils.h`` and ``RNN.cpp`` in ``aten/src/ATen/native``.
 """
 
 from __future__ import annotations
@@ -85,6 +85,23 @@ def _check_inner(operands: list[Operand]) -> str | None:
     return None
 
 
+def _check_recurrent(operands: list[Operand]) -> str | None:
+    """``check_attributes``: the hidden states first, then the parameters, are where the input is.
+
+    Called as ``lstm(input, states, weights, ...)``, or with the sizes of a packed batch, which the host reads, second.
+    """
+    packed = any(operand.name.startswith("args[3]") for operand in operands)
+    given, states = operands[0], "args[2]" if packed else "args[1]"
+    for what in ("hidden", "parameter"):
+        for operand in operands[2 if packed else 1 :]:
+            if operand.device != given.device and operand.name.startswith(states) == (what == "hidden"):
+                return (
+                    f"Input and {what} tensors are not at the same device, "
+                    f"found input tensor at {given.device} and {what} tensor at {operand.device}"
+                )
+    return None
+
+
 def _check_tensor_split(operands: list[Operand]) -> str | None:
     for operand in operands[1:]:
         if operand.device.type != "cpu":
@@ -98,4 +115,8 @@ _CHECKS: Final = {
     Tensor.inner: _check_inner,
     torch.tensor_split: _check_tensor_split,
     Tensor.tensor_split: _check_tensor_split,
+    torch.lstm: _check_recurrent,
+    torch.gru: _check_recurrent,
+    torch.rnn_tanh: _check_recurrent,
+    torch.rnn_relu: _check_recurrent,
 }

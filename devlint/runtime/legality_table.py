@@ -29,6 +29,9 @@ ELEMENTWISE: Final = frozenset(
     """.split()
 )
 
+# Elementwise, but `_foreach_maximum` and `_foreach_minimum` run `clamp_min` and `clamp_max`, which are checked.
+CLAMPED: Final = frozenset({"maximum", "minimum"})
+
 # Elementwise too, but only these arguments may be a number: PointwiseOpsKernel.cu says so, Lerp.cu branches on it, and
 # the losses multiply by it at the end (Loss.cpp, Loss.cu).
 SCALARS_AT: Final = {
