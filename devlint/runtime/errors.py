@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DevicePlacementError(RuntimeError):
-    """Tensors that meet, or are about to, on different devices. Code that catches torch's ``RuntimeError`` catches it."""
+    """Tensors meet on different devices, or the like. Code that catches torch's ``RuntimeError`` catches it."""
 
 
 class HostConversionError(DevicePlacementError, TypeError):

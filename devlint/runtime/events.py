@@ -31,8 +31,9 @@ class Event:
         operation: as the user calls it, ``Tensor.item``.
         site: the user's line; ``None`` where no frame of the user's is on the stack (autograd's own threads).
         step: 0 before the first `devlint.step()`.
-        start: seconds since the guard began. seconds: how long it took; ``None`` where the time says nothing (simulated).
-        bytes: copied. source, target: device names of a copy. pinned: the host side is page-locked. blocking: the host waits.
+        start: seconds since the guard began. seconds: how long it took; ``None`` where time says nothing (simulated).
+        bytes: copied. source, target: device names of a copy. pinned: the host's side is page-locked.
+        blocking: the host waits for the copy.
         notes: further places with their words, (site, text).
         allowed: the reason given to `allow_sync`, if it happened inside one.
         error: the operation cannot work.

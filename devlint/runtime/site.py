@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import threading
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Final
 
 Frame = tuple[CodeType, int]  # cheap to take on every operation; `site_of` makes a Site of it when one is shown
@@ -53,7 +53,7 @@ def _short(file: str) -> str:
 def _kind(file: str) -> int:
     import torch
 
-    if file.startswith(os.path.join(os.path.dirname(torch.__file__), "")) or file.startswith(_OWN):
+    if file.startswith((os.path.join(os.path.dirname(torch.__file__), ""), _OWN)):
         return _TORCH
     if file.startswith("<") and not file.startswith(("<stdin", "<string", "<ipython", "<cell")):
         return _TORCH  # frozen importlib, generated code
@@ -105,6 +105,23 @@ def here() -> Site | None:
     """The user's line that is running."""
     found = own_frame(sys._getframe(1))
     return site_of(*found) if found else None
+
+
+def is_torchs_own(frame: FrameType) -> bool:
+    """Whether a frame runs code of torch's or of Python's own."""
+    file = frame.f_code.co_filename
+    if file not in _kinds:
+        _kinds[file] = _kind(file)
+    return _kinds[file] == _TORCH
+
+
+def is_own_traceback(traceback: TracebackType | None) -> bool:
+    """Whether all of its frames are devlint's."""
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_OWN):
+            return False
+        traceback = traceback.tb_next
+    return True
 
 
 def thread_name() -> str:
