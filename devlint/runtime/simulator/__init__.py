@@ -9,7 +9,7 @@ Places are kept on storages (`devlint.runtime.placement`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -27,12 +27,14 @@ class Simulator:
 
     Attributes:
         machine: its devices. default: where memory is made that no argument places (``set_default_tensor_type``).
+        observers: called with each ATen operation and its arguments, before it runs.
         loose: memory that torch's own code made inside a call of the API, until the call returns: (thread, record).
     """
 
     def __init__(self, kind: str, count: int) -> None:
         self.machine = Machine(kind, count)
         self.default: torch.device | None = None
+        self.observers: list[Callable[[Any, tuple[Any, ...]], None]] = []
         self.loose: list[tuple[int, Record]] = []
         self._thread = threading.local()
 

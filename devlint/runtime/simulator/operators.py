@@ -52,6 +52,8 @@ class Operators(TorchDispatchMode):
             with self:  # its parts come here one by one
                 return func.decompose(*args, **kwargs)
         place = self._place(func, args, kwargs, kind)
+        for observe in self.simulator.observers:
+            observe(func, args)
         if kwargs and (generator := kwargs.get("generator")) is not None and place is not ANYWHERE:
             from devlint.runtime.simulator.generators import drawn_from  # late: it needs the simulator
 
