@@ -1,7 +1,8 @@
 """Fixtures: files of code to check, with markers in comments that say what must be found.
 
 ``fixtures/<rule>/<case>.py`` is checked with that rule alone; ``fixtures/<rule>/<case>/`` is a project of several
-files; ``fixtures/flow/`` asks the flow, and no rule. A fixture is read, never imported.
+files; ``fixtures/flow/`` asks the flow, and no rule. A fixture is read, never imported; ``proof_*.py`` also run, see
+``proofs.py``.
 
     x.to(device)         #~ discarded-move [safe] "moved copy"
     y = x.to(device)     # no marker: no rule may speak here
