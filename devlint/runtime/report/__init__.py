@@ -45,14 +45,14 @@ class Tally:
         """Adds all events of one line of a report."""
         if line.first.kind == "waited":
             self.waits += line.count
+            if line.seconds is not None:
+                self.seconds = (self.seconds or 0.0) + line.seconds
         elif line.first.kind == "moved":
             self.copies += line.count
             if line.first.target is not None and line.first.target.startswith(HOST):
                 self.to_host += line.bytes
             else:
                 self.to_device += line.bytes
-        if line.seconds is not None:
-            self.seconds = (self.seconds or 0.0) + line.seconds
 
 
 @dataclass
@@ -93,6 +93,19 @@ def spots(report: Report) -> list[Spot]:
         return -errors, -(tally.seconds or 0.0), -tally.waits, -(tally.to_device + tally.to_host), -len(spot.findings)
 
     return sorted(found.values(), key=cost)
+
+
+Same = tuple[str, str, Site | None, bool]
+
+
+def rules(report: Report) -> dict[Same, str]:
+    """The rules of what became a fault by coming back, which its single events do not know; by `same`."""
+    return {same(line.first): line.first.rule for line in report.lines.values() if line.first.rule is not None}
+
+
+def same(event: Event) -> Same:
+    """What single events of one line have in common."""
+    return event.kind, event.operation, event.site, event.allowed is not None
 
 
 def level(lines: Iterable[Line]) -> str:
@@ -147,26 +160,29 @@ def how(event: Event) -> str:
 
 def duration(seconds: float) -> str:
     """A time with three digits: ``11.2 ms``."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= factor:
-            return f"{seconds / factor:,.3g} {unit}" if seconds < 1000 * factor else f"{seconds / factor:,.0f} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    factor, unit = next((each for each in ((1.0, "s"), (1e-3, "ms")) if seconds >= each[0]), (1e-6, "us"))
+    return f"{_digits(seconds / factor)} {unit}"
 
 
 def amount(size: float) -> str:
     """Bytes with three digits: ``1.5 KiB``."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 2**power:
-            return f"{size / 2**power:.3g} {unit}" if size < 1000 * 2**power else f"{size / 2**power:,.0f} {unit}"
-    return f"{size:.3g} B" if size < 1000 else f"{size:,.0f} B"
+    units = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+    factor, unit = next((each for each in units if size >= each[0]), (1, "B"))
+    return f"{_digits(size / factor)} {unit}"
+
+
+def _digits(number: float) -> str:
+    return f"{number:.3g}" if number < 99.95 else f"{number:,.0f}"
 
 
 def headline(report: Report) -> str:
-    """What ran where: ``200 steps in 12.3 s on cuda:0 (NVIDIA H200)``."""
-    ran = f"{_count(report.steps, 'step')} " if report.steps else ""
+    """What ran where: ``200 steps in 12.3 s on cuda:0 (NVIDIA H200)``. Imaginary devices make no time."""
+    ran = [_count(report.steps, "step")] if report.steps else []
+    if not report.simulated:
+        ran.append(f"in {duration(report.duration)}" if ran else duration(report.duration))
     where = ", ".join(f"{name} ({what})" if what else name for name, what in report.devices.items())
     version = f", torch {report.torch}" if report.torch else ""
-    return f"{ran}in {duration(report.duration)} on {where or 'no device'}{version}"
+    return " ".join([*ran, f"on {where or 'the host alone'}{version}"])
 
 
 def verdict(report: Report) -> str:
@@ -183,8 +199,9 @@ def verdict(report: Report) -> str:
     if not report.steps:
         rest = f"{_count(total.waits, 'wait')}, {amount(total.to_device)} to the device, {amount(total.to_host)} back"
         return f"{found}; {rest}."
-    each = [f"{total.waits / report.steps:.3g} waits", f"{amount(total.to_device / report.steps)} to the device"]
-    return f"{found}; in each of {_count(report.steps, 'step')} {', '.join(each)}."
+    waits, size = total.waits / report.steps, amount(total.to_device / report.steps)
+    each = f"{_digits(waits)} {'wait' if waits == 1 else 'waits'}, {size} to the device"
+    return f"{found}; in each of {_count(report.steps, 'step')} {each}."
 
 
 def _count(number: int, what: str) -> str:

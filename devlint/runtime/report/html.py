@@ -90,7 +90,8 @@ def _finding(report: Report, spot: Spot, rule: str, lines: list[Line]) -> Iterat
     if figures != "once":
         yield f'<p class="figures">{escape(figures)}</p>'
     for site, text in dict.fromkeys(note for line in lines for note in line.first.notes):
-        yield f'<p class="note">{_marked(text)}</p>{_code(report, site) if site != spot.site else ""}'
+        here = place(site, report) == place(spot.site, report)
+        yield f'<p class="note">{_marked(text)}{" here" if here else ""}</p>{"" if here else _code(report, site)}'
     if advice(rule):
         yield f'<p class="advice"><strong>Advice:</strong> {_marked(advice(rule))}</p>'
     yield "</article>"
@@ -119,9 +120,9 @@ def _table(report: Report, found: list[Spot]) -> Iterator[str]:
         reasons = dict.fromkeys(line.first.allowed for line in spot.lines if line.first.allowed is not None)
         words = [f"<code>{escape(rule)}</code>" for rule in spot.findings]
         words += [f"allowed: {escape(reason)}" for reason in reasons]
-        code = escape(report.text_of(spot.site)) if spot.site else ""
+        where, code = escape(place(spot.site, report)), escape(report.text_of(spot.site)) if spot.site else ""
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells)
-        yield f'<td class="text line"><span class="place">{escape(place(spot.site, report))}</span> <code>{code}</code></td>'
+        yield f'<td class="text line"><span class="place">{where}</span> <code>{code}</code></td>'
         yield f'<td class="text">{"<br>".join(words)}</td></tr>'
     yield "</tbody></table></div></section>"
 
@@ -130,8 +131,8 @@ def _timeline(report: Report) -> Iterator[str]:
     picture, shown = svg(report), window(report)
     if not shown:
         return
-    steps = len([step for step in shown.steps if step[0]])
-    what = f"{steps} steps" if steps > 1 else "One step" if steps else "The run"
+    steps = len(shown.steps)
+    what = f"{steps} steps" if steps > 1 else "One step" if report.steps else "The run"
     title = f"{what} in order" if shown.seconds is None else f"{what} over time"
     yield f'<section><h2>{title}</h2><div class="wide">{picture}</div>'
     hints = ["Point at a bar for what it is; outlined ones count under a rule."]

@@ -14,7 +14,7 @@ from typing import Any
 
 from devlint import __version__
 from devlint.runtime.events import TIMELINE_LIMIT, Event, Report
-from devlint.runtime.report import HOST, how, place
+from devlint.runtime.report import HOST, how, place, rules, same
 
 _PID = 1
 _STEPS = 0  # the track of the steps; threads have the others
@@ -25,13 +25,13 @@ def render(report: Report, color: bool, width: int) -> str:
     events = [_meta("process_name", _STEPS, "devlint run")]
     for number, name in enumerate(threads):
         events += [_meta("thread_name", number, name), _meta("thread_sort_index", number, number)]
-    bounds = [*report.step_starts, max(report.duration, *report.step_starts, 0.0)]
-    for number, (start, end) in enumerate(pairwise(bounds), 1):
+    for number, (start, end) in enumerate(pairwise([0.0, *report.step_starts]), 1):
         warm = {"warmup": number <= report.warmup_steps}
         events.append(_span(f"step {number}", "step", _STEPS, start, end - start, warm))
     copied: Counter[str] = Counter()
+    known = rules(report)
     for event in sorted(report.timeline, key=lambda event: event.start):
-        events.append(_event(event, threads.index(event.thread), report))
+        events.append(_event(event, event.rule or known.get(same(event)), threads.index(event.thread), report))
         if event.bytes:
             copied["to host" if (event.target or "").startswith(HOST) else "to device"] += event.bytes
             figures = {name: copied[name] for name in ("to device", "to host")}
@@ -66,11 +66,11 @@ def _span(name: str, category: str, thread: int, start: float, seconds: float, a
     }
 
 
-def _event(event: Event, thread: int, report: Report) -> dict[str, Any]:
+def _event(event: Event, rule: str | None, thread: int, report: Report) -> dict[str, Any]:
     """Something with a duration where one was measured, else an instant."""
     args: dict[str, Any] = {"line": place(event.site, report), "message": event.message, "step": event.step}
     args["code"] = report.text_of(event.site) if event.site else ""
-    args |= {"rule": event.rule, "copy": how(event), "bytes": event.bytes, "allowed": event.allowed}
+    args |= {"rule": rule, "copy": how(event), "bytes": event.bytes, "allowed": event.allowed}
     shown = {name: value for name, value in args.items() if value not in (None, "", 0)}
     name = f"{event.operation} {os.path.basename(place(event.site, report))}"
     if event.seconds is not None:

@@ -54,9 +54,10 @@ def _finding(style: Style, width: int, report: Report, spot: Spot, rule: str, li
     for copy in copies[:_MOST_KINDS]:
         yield f"  {style.gutter('=')} {printable(copy)}"
     for site, text in dict.fromkeys(note for line in lines[:_MOST_KINDS] for note in line.first.notes):
-        where = f" ({place(site, report)})" if site else ""
+        here = place(site, report) == place(spot.site, report)
+        where = "" if site is None else " here" if here else f" ({place(site, report)})"
         yield f"  {style.gutter('=')} {style.note('note')}: {printable(text + where)}"
-        if site != spot.site:
+        if not here:
             yield from _code(style, width, report, site)
     if advice(rule):
         yield f"  {style.gutter('=')} {style.note('advice')}: {advice(rule)}"

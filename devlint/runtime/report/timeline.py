@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from devlint.runtime.events import Event, Report
-from devlint.runtime.report import HOST, amount, duration, how, place
+from devlint.runtime.report import HOST, amount, duration, how, place, rules, same
 
 STEPS = 4  # drawn
 MOST_EVENTS = 1500  # drawn: more make a page slow
@@ -27,7 +27,7 @@ class Window:
     """What is drawn.
 
     Attributes:
-        events: with where they begin and end, from 0 to 1. steps: number, begin, end, seconds.
+        events: with where they begin and end, from 0 to 1. steps: number from 0, begin, end, seconds.
         seconds: how long it is in all; ``None`` where the order is drawn. left_out: events that were too many.
     """
 
@@ -40,7 +40,7 @@ class Window:
 def window(report: Report) -> Window | None:
     """A few steps after warming up, or all there is where nobody marked a step; ``None`` where nothing happened."""
     last = max((event.step for event in report.timeline), default=0)
-    first = min(report.warmup_steps + 1, last)
+    first = min(report.warmup_steps, last)
     chosen = [event for event in report.timeline if first <= event.step < first + STEPS]
     if not chosen:
         return None
@@ -80,7 +80,7 @@ def kind(event: Event) -> str:
     return "other"
 
 
-def said(event: Event, report: Report) -> str:
+def said(event: Event, rule: str | None, report: Report) -> str:
     """An event in a few words, for a tooltip."""
     parts = [f"{place(event.site, report)}: {event.message}"]
     if event.site and report.text_of(event.site):
@@ -89,8 +89,8 @@ def said(event: Event, report: Report) -> str:
     if event.seconds is not None:
         facts.append(duration(event.seconds))
     parts.append(", ".join(filter(None, facts)))
-    if event.rule:
-        parts.append(event.rule)
+    if rule:
+        parts.append(rule)
     return "\n".join(filter(None, parts))
 
 
@@ -101,7 +101,7 @@ def svg(report: Report) -> str:
 
 
 def _drawn(shown: Window, report: Report) -> Iterator[str]:
-    lanes = _lanes(shown)
+    lanes, known = _lanes(shown), rules(report)
     height = _TOP + _LANE * len(lanes) + 22
 
     def x(share: float) -> float:
@@ -115,7 +115,7 @@ def _drawn(shown: Window, report: Report) -> Iterator[str]:
     for index, (number, start, stop, seconds) in enumerate(shown.steps):
         width = x(stop) - x(start)
         yield f'<rect class="step{index % 2}" x="{x(start):.2f}" y="20" width="{width:.2f}" height="{height - 40:g}"/>'
-        name = f"step {number}" if number else "before the first step" if report.steps else "the run"
+        name = f"step {number + 1}" if report.steps else "the run"
         if seconds is not None and width > 130:
             name += f" ({duration(seconds)})"
         if width > 7 * len(name):
@@ -131,10 +131,11 @@ def _drawn(shown: Window, report: Report) -> Iterator[str]:
         top = _TOP + _LANE * row + _LANE / 2 - 6 - _BAR / 2
         gap = 0.0 if shown.seconds is not None else min(1.0, (x(stop) - x(start)) / 4)
         width = max(1.5, x(stop) - x(start) - gap)
-        fault = " fault" if event.rule and event.allowed is None else ""
+        rule = event.rule or known.get(same(event))
+        fault = " fault" if rule and event.allowed is None else ""
         yield (
             f'<rect class="{kind(event)}{fault}" x="{x(start):.2f}" y="{top:g}" width="{width:.2f}" '
-            f'height="{_BAR:g}"><title>{escape(said(event, report))}</title></rect>'
+            f'height="{_BAR:g}"><title>{escape(said(event, rule, report))}</title></rect>'
         )
     if shown.seconds is not None:
         for tick in _ticks(shown.seconds):
