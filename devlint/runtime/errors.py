@@ -15,5 +15,5 @@ class BudgetExceeded(AssertionError):  # noqa: N818 - it says what happened, as 
     """A guarded run waited or copied more than it was allowed to."""
 
 
-class DevlintWarning(UserWarning):
-    """What was found under ``on="warn"``."""
+class DevicePlacementWarning(UserWarning):
+    """What was found where it is to be warned of (``on="warn"``)."""

@@ -47,7 +47,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from devlint.runtime import copies, reach, sync_warnings, waits
 from devlint.runtime.advice import advice
 from devlint.runtime.calls import Calls
-from devlint.runtime.errors import BudgetExceeded, DevicePlacementError, DevlintWarning, HostConversionError
+from devlint.runtime.errors import BudgetExceeded, DevicePlacementError, DevicePlacementWarning, HostConversionError
 from devlint.runtime.events import Event, Line, Report
 from devlint.runtime.history import History
 from devlint.runtime.hooks import observed
@@ -76,8 +76,8 @@ def guard(
 
     Args:
         on: what to do with what is found. ``"raise"``: raise what cannot work, before torch does, and budgets that were
-            not kept, at the end; the rest is only reported. ``"warn"``: warn of every line once, with `DevlintWarning`.
-            ``"collect"``: nothing.
+            not kept, at the end; the rest is only reported. ``"warn"``: warn of every line once, with
+            `DevicePlacementWarning`. ``"collect"``: nothing.
         max_syncs: how often the host may wait for a device, in any one step.
         max_bytes_to_device: how much may be copied to devices, in any one step.
         max_bytes_to_host: how much may be copied to the host, in any one step.
@@ -226,7 +226,7 @@ class Guard:
                 raise BudgetExceeded("\n".join(report.failures))
             if self.on == "warn":
                 for failure in report.failures:
-                    warnings.warn(failure, DevlintWarning, stacklevel=2)
+                    warnings.warn(failure, DevicePlacementWarning, stacklevel=2)
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -300,9 +300,9 @@ class Guard:
         event = line.first
         text = f"{event.rule}: {event.message}"
         if event.site is None:
-            warnings.warn(text, DevlintWarning, stacklevel=2)
+            warnings.warn(text, DevicePlacementWarning, stacklevel=2)
         else:
-            warnings.warn_explicit(text, DevlintWarning, event.site.file, event.site.line)
+            warnings.warn_explicit(text, DevicePlacementWarning, event.site.file, event.site.line)
 
     def step(self) -> None:
         """A step ends."""

@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
+from devlint import runtime
 from devlint.runtime.errors import BudgetExceeded
 from devlint.runtime.events import Report
 
@@ -85,14 +86,9 @@ def launch(
 def require_torch() -> None:
     """Raises `CannotRun` where there is no torch, or one too old."""
     try:
-        import torch
+        runtime.require_torch()
     except ImportError as error:
-        if error.name != "torch":
-            raise
-        raise CannotRun('torch is not installed: `pip install "devlint[runtime]"`') from error
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if release < (2, 4):
-        raise CannotRun(f"torch {torch.__version__} is too old: the runtime companion needs 2.4 or later")
+        raise CannotRun(str(error)) from error
 
 
 # the program ------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devlint.runtime.events import Event
-from devlint.runtime.legality import HOST_ONLY, Operand, refusal
+from devlint.runtime.legality import HOST_ONLY, Operand, Refusal, refusal
+from devlint.runtime.legality_calls import call_refusal, concerns
 from devlint.runtime.placement import HOST, device_of, record_of, tensors_in, unhooked
 from devlint.runtime.provenance import Home, argument_names, homes, key_of, name_of, outermost_module
 from devlint.runtime.site import Site, here, site_of
@@ -59,10 +60,14 @@ class _Checking(TorchDispatchMode):
         if func._schema.name in HOST_ONLY or len({device_of(tensor) for tensor in tensors_in([args, kwargs])}) > 1:
             refused = refusal(func, args, kwargs, device_of)
             if refused is not None:
-                self.refused = _Refused(refused.operands, refused.message)
-                if self.raises:
-                    raise self.refused
+                self.refuse(refused)
         return func(*args, **kwargs)
+
+    def refuse(self, refused: Refusal) -> None:
+        """Torch will not run this."""
+        self.refused = _Refused(refused.operands, refused.message)
+        if self.raises:
+            raise self.refused
 
 
 def checked(guard: Guard, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -73,6 +78,8 @@ def checked(guard: Guard, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     """
     checking = _Checking(raises=guard.on == "raise")
     try:
+        if concerns(func, kwargs) and (before := call_refusal(func, args, kwargs, device_of)) is not None:
+            checking.refuse(before)
         with checking:
             return func(*args, **kwargs)
     except _Refused as refused:

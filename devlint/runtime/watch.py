@@ -12,16 +12,12 @@ import torch
 from torch import nn
 
 from devlint.runtime import modules
-from devlint.runtime.errors import DevicePlacementError
+from devlint.runtime.errors import DevicePlacementError, DevicePlacementWarning
 from devlint.runtime.events import Event, Report
 from devlint.runtime.hooks import Seen
 from devlint.runtime.placement import device_of, tensors_in, unhooked
 
 On = Literal["raise", "warn", "collect"]
-
-
-class DevicePlacementWarning(UserWarning):
-    """Something is on another device than it should be."""
 
 
 def watch(model: nn.Module, device: torch.device | str | int | None = None, on: On = "warn") -> Watch:
