@@ -51,9 +51,9 @@ class Operators(TorchDispatchMode):
         if kind == _COMPOSITE:
             with self:  # its parts come here one by one
                 return func.decompose(*args, **kwargs)
-        place = self._place(func, args, kwargs, kind)
         for observe in self.simulator.observers:
             observe(func, args)
+        place = self._place(func, args, kwargs, kind)
         if kwargs and (generator := kwargs.get("generator")) is not None and place is not ANYWHERE:
             from devlint.runtime.simulator.generators import drawn_from  # late: it needs the simulator
 
