@@ -55,7 +55,7 @@ def meets_others(module: torch.nn.Module, name: str, inside: bool = False) -> bo
 
     `inside`: it is a list or dict that holds the tensor; then a method that moves anything may well move that.
     """
-    for method, function in _methods(type(module)):
+    for method, function in _that_run(type(module)):
         nodes = [node for node, _ in _nodes(function)]
         if method in SETUP or (inside and any(_is_move(node) for node in nodes)):
             continue
@@ -143,6 +143,16 @@ def _methods(cls: type, name: str | None = None) -> Iterator[tuple[str, Function
             value = inspect.unwrap(value) if callable(value) else value
             if isinstance(value, FunctionType):
                 yield key, value
+
+
+def _that_run(cls: type) -> Iterator[tuple[str, FunctionType]]:
+    """The functions of a class that are not overridden, or that what overrides them calls through ``super``."""
+    overridden = set()
+    for name, function in _methods(cls):
+        if name not in overridden:
+            yield name, function
+            if "super" not in function.__code__.co_names:
+                overridden.add(name)
 
 
 @lru_cache(maxsize=2000)

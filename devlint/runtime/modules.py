@@ -370,7 +370,7 @@ def inputs_away(
         name = names.get(id(tensor), "input")
         yield Event(
             kind="module",
-            rule="input-not-moved",
+            rule="input-not-moved" if device_of(tensor) == HOST else "mixed-devices",
             message=f"input `{name}` of {_label(path, module)}, {describe(tensor)}, is on {device_of(tensor)}: "
             f"the parameters are on {home}",
             operation=f"{_name(module)}.forward",

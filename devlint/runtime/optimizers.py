@@ -42,7 +42,7 @@ def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
 def look(optimizer: Optimizer, model: nn.Module | None = None) -> Iterator[Event]:
     """Everything out of place in `optimizer`, and between it and `model` if that is given."""
     if _is_torchs_own(optimizer):  # others may keep state elsewhere on purpose, as those that offload it do
-        yield from _state_away(optimizer)
+        yield from _state_away(optimizer, model)
     yield from _no_leaves(optimizer, model)
     if model is not None:
         yield from _replaced(optimizer, model)
@@ -54,13 +54,13 @@ def _is_torchs_own(optimizer: Any) -> bool:
     return isinstance(optimizer, Optimizer) and (getattr(step, "__module__", None) or "").startswith("torch.optim")
 
 
-def _state_away(optimizer: Optimizer) -> Iterator[Event]:
+def _state_away(optimizer: Optimizer, model: nn.Module | None) -> Iterator[Event]:
     """State on another device than its parameter, one event for each kind of state.
 
     ``step`` and its like are zero-dimensional and belong on the host, unless the group is ``capturable`` or ``fused``
     (torch/optim/adam.py: "Deliberately host `step` on CPU if both capturable and fused are off").
     """
-    names = _names(optimizer)
+    names = _names(optimizer, model)
     found: dict[tuple[str, torch.device, torch.device], list[str]] = {}
     for group in optimizer.param_groups:
         counters_move = bool(group.get("capturable") or group.get("fused"))
@@ -104,14 +104,15 @@ def _no_leaves(optimizer: Optimizer, model: nn.Module | None) -> Iterator[Event]
 def _replaced(optimizer: Optimizer, model: nn.Module) -> Iterator[Event]:
     """Parameters that are not the model's any more, where the model has others of the same shape that nobody updates.
 
-    Both halves are needed: an optimizer may update more than one model, and a model may have more than one optimizer.
+    Both halves are needed, with the same shapes on both sides: an optimizer may update other tensors than this model's,
+    and a model may have parameters that this optimizer is not to update.
     """
     held = {id(parameter) for parameter in model.parameters()}
     updated = list(parameters_of(optimizer))
     stale = [parameter for parameter in updated if id(parameter) not in held]
     known = {id(parameter) for parameter in updated}
     left_out = [parameter for parameter in model.parameters() if id(parameter) not in known and parameter.requires_grad]
-    if not stale or _shapes(stale) - _shapes(left_out):
+    if not stale or _shapes(stale) != _shapes(left_out):
         return
     total = len(updated)
     yield _event(
