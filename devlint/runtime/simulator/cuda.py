@@ -74,33 +74,6 @@ class Runtime:
         return self._machine.not_simulated(f"torch.cuda.cudart().{name}")
 
 
-class Ranges:
-    """NVTX ranges, which nobody reads: only their depth is kept."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-
-    def rangePushA(self, message: str) -> int:
-        """Begins a nested range."""
-        self._depth += 1
-        return self._depth - 1
-
-    def rangePop(self) -> int:
-        """Ends a nested range."""
-        self._depth -= 1
-        return self._depth
-
-    def rangeStartA(self, message: str) -> int:
-        """Begins a range; any number names it."""
-        return 0
-
-    def rangeEnd(self, number: int) -> None:
-        """Ends a range."""
-
-    def markA(self, message: str) -> None:
-        """Marks a moment."""
-
-
 def statistics(machine: Machine, index: int) -> dict[str, Any]:
     """A device's memory, in the nested form of ``torch.cuda.memory_stats_as_nested_dict``."""
     memory = machine.memory[index]
@@ -239,7 +212,6 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     yield torch.cuda, "_get_device_properties", lambda index: DeviceProperties(pci_bus_id=index)
     yield torch.cuda, "_cudart", Runtime(machine)
     yield torch.cuda, "_get_pynvml_handler", machine.not_simulated("torch.cuda.utilization() and its kin")
-    yield torch.cuda.nvtx, "_nvtx", Ranges()
     yield torch.cuda.nccl, "is_available", lambda tensors: False
     yield from _graphs(machine)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from devlint.runtime.placement import HOST, device_of
 from devlint.runtime.simulator import Simulator
 
 
@@ -81,16 +82,19 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
         return model
 
     yield torch, "compile", compile
+    # Both trace with fake tensors, which end the process where torch has no code for their device.
+    for module in (torch.export, torch.onnx):
+        yield module, "export", machine.not_simulated(f"{module.__name__}.export")
     if machine.kind == "cuda":
         for function in (
             broadcast, broadcast_out, broadcast_coalesced, scatter, scatter_out, gather, gather_out,
         ):  # fmt: skip
             yield torch._C, f"_{function.__name__}", function
     if torch.distributed.is_available():
-        yield from _distributed()
+        yield from _distributed(simulator)
 
 
-def _distributed() -> Iterator[tuple[Any, Any, Any]]:
+def _distributed(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     from torch.distributed import distributed_c10d as c10d
 
     init = c10d.init_process_group
@@ -108,6 +112,19 @@ def _distributed() -> Iterator[tuple[Any, Any, Any]]:
         refuse(backend)
         return new_group(ranks, timeout, backend, *args, **kwargs)
 
+    class Reducer(torch.distributed.Reducer):
+        """Its buckets, which C++ makes, are where the gradients will be."""
+
+        def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
+            self._place = device_of(parameters[0]) or HOST
+            with simulator.making(self._place):
+                super().__init__(parameters, *args, **kwargs)
+
+        def _rebuild_buckets(self) -> bool:
+            with simulator.making(self._place):
+                return super()._rebuild_buckets()
+
+    yield torch.distributed, "Reducer", Reducer
     for module in (torch.distributed, c10d):
         yield module, "init_process_group", init_process_group
         yield module, "new_group", make_group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing.spawn
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -9,12 +10,11 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from devlint.runtime.placement import HOST, device_of
 from devlint.runtime.simulator import Simulator, active, simulate
 from devlint.runtime.simulator.moves import move
-
-_until_exit = ExitStack()  # of a spawned process
 
 
 class Beginning:
@@ -30,7 +30,9 @@ class Beginning:
 def begin(devices: int, kind: str) -> None:
     """Begins a simulation for the rest of this process, unless one runs."""
     if active() is None:
-        _until_exit.enter_context(simulate(devices, kind))
+        stack = ExitStack()
+        stack.enter_context(simulate(devices, kind))
+        atexit.register(stack.close)
 
 
 def received(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
@@ -53,6 +55,7 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     machine = simulator.machine
     prepare = multiprocessing.spawn.get_preparation_data
     reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    copies: Any = WeakTensorKeyDictionary()
     sent = {cls: reducers[cls] for cls in (torch.Tensor, torch.nn.Parameter)}  # torch.multiprocessing's
 
     def preparation_data(name: str) -> dict[str, Any]:
@@ -66,8 +69,21 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
         copy = move(simulator, tensor.detach(), HOST).requires_grad_(tensor.requires_grad)
         if isinstance(tensor, torch.nn.Parameter):
             copy = torch.nn.Parameter(copy, tensor.requires_grad)
+        copies[tensor] = copy  # a process that is being spawned opens the copy's memory later
         return received, (copy, place)
 
+    new_shared = vars(torch.storage._StorageBase)["_new_shared"].__func__
+
+    def storage_to_share(cls: Any, size: int, *, device: Any = "cpu") -> Any:
+        """What a loader's worker collates into; a device's memory needs no file to be shared."""
+        place = machine.device(device)
+        if not machine.is_device(place):
+            return new_shared(cls, size, device=device)
+        storage = cls(size)
+        simulator.put_storage(storage, place)
+        return storage
+
+    yield torch.storage._StorageBase, "_new_shared", classmethod(storage_to_share)
     yield multiprocessing.spawn, "get_preparation_data", preparation_data
     for cls in sent:
         yield reducers, cls, reduce_tensor

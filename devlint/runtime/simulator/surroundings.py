@@ -12,8 +12,19 @@ from typing import Any
 
 import torch
 
-from devlint.runtime.simulator import Simulator, accelerator, amp, cuda, generators, mps, parallel, processes, streams
-from devlint.runtime.simulator import threads as threads_
+from devlint.runtime.simulator import (
+    Simulator,
+    accelerator,
+    amp,
+    cuda,
+    generators,
+    mps,
+    parallel,
+    processes,
+    profiling,
+    streams,
+    threads,
+)
 
 Replacement = tuple[Any, Any, Any]  # a module, class or dict; the name or key in it; what stands there in a simulation
 _MISSING = object()
@@ -46,7 +57,7 @@ def _set(owner: Any, name: Any, value: Any) -> None:
 def patched(simulator: Simulator) -> Iterator[None]:
     """Puts the imaginary machine in place of the real one."""
     device = cuda if simulator.machine.kind == "cuda" else mps
-    parts = (device, accelerator, streams, generators, amp, parallel, threads_, processes)
+    parts = (device, accelerator, streams, generators, amp, parallel, profiling, threads, processes)
     with ExitStack() as stack:
         for part in parts:
             stack.enter_context(replaced(part.replacements(simulator)))
