@@ -19,12 +19,13 @@ from devlint.runtime.events import Event
 from devlint.runtime.legality import HOST_ONLY, Operand, Refusal, refusal
 from devlint.runtime.legality_calls import call_refusal, concerns
 from devlint.runtime.placement import HOST, device_of, record_of, tensors_in, unhooked
-from devlint.runtime.provenance import Home, argument_names, homes, key_of, name_of, outermost_module
+from devlint.runtime.provenance import Home, arguments, homes, key_of, name_of, outermost_module
 from devlint.runtime.site import Site, here, site_of
 
 if TYPE_CHECKING:
     from devlint.runtime.guard import Guard
 
+_MOST_OPERANDS: Final = 4  # named on either side, of a call that takes lists
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 #: Factories that fill memory by themselves, and could do so on the device.
 FACTORIES: Final = frozenset(
@@ -92,14 +93,14 @@ def checked(guard: Guard, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return None
 
 
-def refuse_numpy(guard: Guard, func: Any, tensor: Tensor, operation: str) -> None:
+def refuse_numpy(guard: Guard, tensor: Tensor, operation: str) -> None:
     """A device tensor is asked for as an array: torch will refuse.
 
     Raises:
         HostConversionError: the guard raises.
     """
     place = device_of(tensor)
-    operand = _operands([Operand("self", tensor, place or HOST)], func, (tensor,), {}, sys._getframe(1))[0]
+    operand = _described([Operand("self", tensor, place or HOST)], sys._getframe(1))[0]
     guard.emit(
         Event(
             "met",
@@ -131,29 +132,35 @@ class _Described:
             shape, dtype = list(self.tensor.shape), str(self.tensor.dtype).removeprefix("torch.")
         who = f"`{self.name}` (`{self.home.path}`)" if self.home else f"`{self.name}`"
         notes: list[tuple[Site | None, str]] = [(None, f"{who} is a {dtype} tensor of shape {shape} on {self.device}")]
-        if record is not None:
+        if record is not None and record.made is not None:
             by = f" by `{name_of(record.by)}`" if record.by is not None else ""
-            for frame, what in ((record.made, f"made{by}"), (record.moved, "moved last")):
-                if frame is not None and not (what.startswith("made") and frame == record.moved):
-                    notes.append((site_of(frame), f"`{self.name}` was {what}"))
+            moved = " and moved" if record.made == record.moved else ""
+            notes.append((site_of(record.made), f"`{self.name}` was made{by}{moved}"))
+        if record is not None and record.moved not in (None, record.made):
+            notes.append((site_of(record.moved), f"`{self.name}` was moved last"))
         return notes
 
 
-def _operands(
-    operands: list[Operand], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
-) -> list[_Described]:
-    names = argument_names(func, args, kwargs)
+def _described(operands: list[Operand], frame: FrameType) -> list[_Described]:
     found = homes([operand.tensor for operand in operands], frame)
-    return [
-        _Described(names.get(key_of(o.tensor) or 0, o.name), o.tensor, o.device, home)
-        for o, home in zip(operands, found, strict=True)
-    ]
+    return [_Described(o.name, o.tensor, o.device, home) for o, home in zip(operands, found, strict=True)]
 
 
 def _event(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refused: _Refused) -> Event:
     frame = sys._getframe(1)
-    operands = _operands(list(refused.operands), func, args, kwargs, frame)
-    culprit, rule = _judge(operands, frame)
+    passed = [
+        Operand(name, tensor, device)
+        for name, tensor in arguments(func, args, kwargs)
+        if (device := device_of(tensor)) is not None
+    ]
+    names = {key_of(operand.tensor): operand.name for operand in reversed(passed)}
+    parts = [Operand(names.get(key_of(o.tensor), o.name), o.tensor, o.device) for o in refused.operands]
+    culprit, rule = _judge(_described(parts, frame), frame)
+    shown = [operand for operand in passed if operand.device == culprit.device][:_MOST_OPERANDS]
+    shown += [operand for operand in passed if operand.device != culprit.device][:_MOST_OPERANDS]
+    operands = _described([operand for operand in passed if operand in shown], frame)
+    if key_of(culprit.tensor) not in names:  # made inside of the call
+        operands.append(culprit)
     places = sorted({str(operand.device) for operand in operands})
     operation = name_of(func)
     who = culprit.home.path if culprit.home else culprit.name

@@ -145,22 +145,16 @@ def outermost_module(frame: FrameType | None) -> tuple[nn.Module, list[torch.Ten
     return called.f_locals["self"], list(tensors_in(inputs))
 
 
-def argument_names(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, str]:
-    """Storage -> the argument it was passed as, by the names that the called function documents."""
+def arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of a call, with the argument that each was passed as, by the names that the function documents."""
     parameters = _parameters(func)
-    names: dict[int, str] = {}
-    for position, value in enumerate(args):
-        name = parameters[position] if position < len(parameters) else f"argument {position + 1}"
-        _name(names, name, value)
-    for name, value in kwargs.items():
-        _name(names, name, value)
-    return names
-
-
-def _name(names: dict[int, str], name: str, value: Any) -> None:
-    for key, tensor in [("", value)] if isinstance(value, torch.Tensor) else _items(value):
-        if isinstance(tensor, torch.Tensor) and (storage := key_of(tensor)) is not None:
-            names.setdefault(storage, name if tensor is value else f"{name}[{key!r}]")
+    named = [(parameters[i] if i < len(parameters) else f"argument {i + 1}", value) for i, value in enumerate(args)]
+    found = []
+    for name, value in [*named, *kwargs.items()]:
+        if isinstance(value, torch.Tensor):
+            found.append((name, value))
+        found += [(f"{name}[{key!r}]", item) for key, item in _items(value) if isinstance(item, torch.Tensor)]
+    return found
 
 
 def _parameters(func: Any) -> list[str]:
@@ -178,6 +172,9 @@ def name_of(func: Any) -> str:
     name = getattr(func, "__name__", None) or str(func)
     if name in ("__get__", "__set__"):
         return f"Tensor.{getattr(getattr(func, '__self__', None), '__name__', name)}"
+    for library in ("linalg", "fft", "special"):
+        if name.startswith(f"{library}_"):
+            return f"torch.{library}.{name.removeprefix(f'{library}_')}"
     for owner, prefix in ((torch.nn.functional, "torch.nn.functional."), (torch, "torch."), (torch.Tensor, "Tensor.")):
         if getattr(owner, name, None) is func or getattr(owner, name, None) == func:
             return prefix + name

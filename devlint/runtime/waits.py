@@ -67,7 +67,7 @@ def to_numpy(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """A device tensor has no memory that NumPy could read: torch refuses, but for ``numpy(force=True)``."""
     if is_device(device_of(args[0])):
         if not kwargs.get("force"):
-            refuse_numpy(calls.guard, func, args[0], name_of(func))
+            refuse_numpy(calls.guard, args[0], name_of(func))
         return waiting(calls, func, args, kwargs)
     return calls.look(func, args, kwargs)
 
