@@ -59,6 +59,10 @@ class Stream(torch.Stream):
         """All is done."""
         return True
 
+    def is_capturing(self) -> bool:
+        """No graph is captured: optimizers ask in every step."""
+        return False
+
     def synchronize(self) -> None:
         """There is nothing to wait for."""
 
@@ -95,7 +99,9 @@ class Stream(torch.Stream):
         return hash((self.stream_id, self.device))
 
     def __repr__(self) -> str:
-        return f"<torch.{self.device.type}.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+        if self.device.type != "cuda":
+            return super().__repr__()
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
 class ExternalStream(Stream):
