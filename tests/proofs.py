@@ -16,12 +16,13 @@ guard. Markers say what its fault does when it runs, where:
     differs                (on any line) nothing is raised, and the result is wrong: another one than as fixed
     redraws: why           (on any line) the fix may change the random numbers of the result
     rounds: why            (on any line) the fix may change the last digits of the result
+    unnamed: why           (on any line) the guard does not name the fault under the fixture's rule
 
 ``x3`` after a word says how often, ``x3 to x1`` how often as written and as fixed. ``#!`` comes before ``#~`` on a
 line. Each ``#~`` needs a ``#!`` that proves it.
 
-The program as written must do what its markers say. As fixed it must not, the guard may not name it under the fixture's
-rule, and it must give the same result. Where a rule offers no fix, only the first half is proved.
+The program as written must do what its markers say, and the guard must name it under the fixture's rule. As fixed it
+must not, the guard may not, and the result must be the same. Where a rule offers no fix, only the first half is proved.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ FLAGS: dict[str, Callable[[Event], bool]] = {
     "asynchronous": lambda event: event.blocking is False,
 }
 OF_LINES = ("runs", "skipped")
-PERMISSIONS = ("redraws", "rounds")
+PERMISSIONS = ("redraws", "rounds", "unnamed")
 OF_RESULT = ("differs", *PERMISSIONS)
 
 _CLAIM = re.compile(
@@ -205,7 +206,7 @@ def _counting_lines(outcome: Outcome) -> Iterator[None]:
 def prove(fixture: Fixture, machine: Machine) -> str:
     """Runs a proof. What does not hold, for a person to read; empty where all does."""
     said = claims(fixture.file)
-    wrong = _wrong_as_written(written := run(fixture.file, machine), said)
+    wrong = _wrong_as_written(written := run(fixture.file, machine), said, fixture)
     if not 0 < len(fixture.markers) <= sum(claim.what not in PERMISSIONS for claim in said):
         wrong.append("      there is no `#~`, or there are fewer `#!`: each fault needs its proof")
     if fixture.fixed_file.exists():
@@ -215,13 +216,18 @@ def prove(fixture: Fixture, machine: Machine) -> str:
     return "\n".join([f"fixtures/{fixture.id}: the proof does not hold", *wrong]) if wrong else ""
 
 
-def _wrong_as_written(written: Outcome, said: list[Claim]) -> list[str]:
+def _wrong_as_written(written: Outcome, said: list[Claim], fixture: Fixture) -> list[str]:
     wrong = []
     for claim in said:
         if claim.what not in OF_RESULT and (got := written.count(claim)) != (claim.times or max(got, 1)):
             wrong.append(f"{claim.row:>4}  as written: {claim.code}: came true {int(got)} times")
     if written.error and not any(claim.what == "raises" for claim in said):
         wrong.append(f"      as written: {_short(written.error)}")
+    named = any(line.first.rule in fixture.rules for line in written.report.findings)
+    if named and any(claim.what == "unnamed" for claim in said):
+        wrong.append("      as written, the guard names it after all")
+    elif not named and not any(claim.what == "unnamed" for claim in said):
+        wrong.append(f"      as written, the guard does not say {fixture.rule}")
     return wrong + (_seen(written) if wrong else [])
 
 

@@ -62,7 +62,7 @@ SLOW = """\
     import torch
 
     def main(device="cuda"):
-        weight, total = torch.ones(3), 0.0
+        weight = torch.tensor([1.0, 2.0, 0.5])
         x = torch.ones(3, device=device)
         for _ in range(3):
             w = weight.to(device)              #! moved x3 to x1  #~ invariant-move-in-loop
@@ -73,7 +73,7 @@ FAST = """\
     import torch
 
     def main(device="cuda"):
-        weight, total = torch.ones(3), 0.0
+        weight = torch.tensor([1.0, 2.0, 0.5])
         x = torch.ones(3, device=device)
         w = weight.to(device)                  #! moved x3 to x1  #~ invariant-move-in-loop
         for _ in range(3):
