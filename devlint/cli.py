@@ -683,11 +683,13 @@ def run(command: tuple[str, ...], **given: Any) -> int:
     def deliver(report: Any) -> None:
         import shutil
 
-        from devlint.runtime.report import render
+        from devlint.runtime.report import render, verdict
 
         columns = shutil.get_terminal_size(_NO_TERMINAL).columns
         text = render(report, given["form"], color=_colored(given, stderr), width=columns)
         _deliver(text, output_file, stderr)
+        if output_file is not None:
+            _tell(f"{verdict(report)} The report is in {given['output_file']}")
 
     for name, errors in _ERRORS.items():
         getattr(sys, name).reconfigure(errors=errors)

@@ -119,9 +119,9 @@ def test_the_text_says_per_line_what_was_found_and_what_it_cost(script):
           = 10 waits in 10 steps, 11 ms each, 110 ms in all
           = advice: keep the value on the device and read it after the loop, or once every n steps
 
-        waits/step  waited/step  to device/step  to host/step  line
-                 1        11 ms               -             -  train.py:6  total += loss.item()
-                 -            -          64 KiB             -  train.py:4  x = x.to(device)
+        steps  waits/step  waited/step  to device/step  to host/step  line
+           10           1        11 ms               -             -  train.py:6  total += loss.item()
+           10           -            -          64 KiB             -  train.py:4  x = x.to(device)
 
         error: 10 waits, and 0 are allowed
 

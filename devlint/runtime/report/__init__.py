@@ -69,6 +69,11 @@ class Spot:
     tally: Tally = field(default_factory=Tally)
 
     @property
+    def steps(self) -> int:
+        """In how many steps something was seen here: at least, where that was in several ways."""
+        return max(line.steps for line in self.lines)
+
+    @property
     def findings(self) -> dict[str, list[Line]]:
         """Rule -> what counts under it here, errors first."""
         found: dict[str, list[Line]] = {}

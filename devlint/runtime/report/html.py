@@ -105,15 +105,22 @@ def _code(report: Report, site: Site | None) -> str:
 
 
 def _table(report: Report, found: list[Spot]) -> Iterator[str]:
-    steps, each = (report.steps, " per step") if report.steps else (1, "")
+    each = " per step" if report.steps else ""
     timed = any(spot.tally.seconds is not None for spot in found)
-    heads = [f"waits{each}", *([f"waited{each}"] if timed else []), f"to device{each}", f"to host{each}"]
+    heads = [
+        *(["steps"] if report.steps else []),
+        f"waits{each}",
+        *([f"waited{each}"] if timed else []),
+        f"to device{each}",
+        f"to host{each}",
+    ]
     yield '<section><h2>Waits and copies, line by line</h2><div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{head}</th>" for head in heads) + '<th class="text">line</th><th class="text">rules</th>'
     yield "</tr></thead><tbody>"
     for spot in found:
-        tally = spot.tally
-        cells = [f"{tally.waits / steps:.3g}" if tally.waits else ""]
+        tally, steps = spot.tally, spot.steps if report.steps else 1
+        cells = [f"{steps:,}"] if report.steps else []
+        cells += [f"{tally.waits / steps:.3g}" if tally.waits else ""]
         if timed:
             cells.append("" if tally.seconds is None else duration(tally.seconds / steps))
         cells += [amount(size / steps) if size else "" for size in (tally.to_device, tally.to_host)]

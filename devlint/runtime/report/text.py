@@ -13,6 +13,7 @@ from devlint.runtime.site import Site
 
 MOST_ROWS = 20  # of the table
 _LEAST_ROOM = 30
+_LEAST_CODE = 12  # in a row of the table
 _MOST_KINDS = 3  # of one rule at one line: operations, or pairs of places
 
 
@@ -71,16 +72,23 @@ def _code(style: Style, width: int, report: Report, site: Site | None) -> Iterat
 
 
 def _table(style: Style, width: int, report: Report, found: list[Spot]) -> Iterator[str]:
-    """A row for each line that waits or copies: per step where there are steps, else in all."""
+    """A row for each line that waits or copies: per step where there are steps (those in which it did), else in all."""
     if not found:
         return
-    steps, each = (report.steps, "/step") if report.steps else (1, "")
+    each = "/step" if report.steps else ""
     timed = any(spot.tally.seconds is not None for spot in found)
-    heads = [f"waits{each}", *([f"waited{each}"] if timed else []), f"to device{each}", f"to host{each}"]
+    heads = [
+        *(["steps"] if report.steps else []),
+        f"waits{each}",
+        *([f"waited{each}"] if timed else []),
+        f"to device{each}",
+        f"to host{each}",
+    ]
     rows = []
     for spot in found[:MOST_ROWS]:
-        tally = spot.tally
-        cells = [f"{tally.waits / steps:.3g}" if tally.waits else "-"]
+        tally, steps = spot.tally, spot.steps if report.steps else 1
+        cells = [f"{steps:,}"] if report.steps else []
+        cells += [f"{tally.waits / steps:.3g}" if tally.waits else "-"]
         if timed:
             cells.append("-" if tally.seconds is None else duration(tally.seconds / steps))
         cells += [amount(size / steps) if size else "-" for size in (tally.to_device, tally.to_host)]
@@ -94,7 +102,7 @@ def _table(style: Style, width: int, report: Report, found: list[Spot]) -> Itera
         allowed = f"  (allowed: {printable(', '.join(reasons))})" if reasons else ""
         code = report.text_of(spot.site) if spot.site else ""
         room = width - len(figures) - len(where) - len(allowed) - 4
-        shown = f"  {clip(code, 0, 0, room)[0]}" if code and room >= _LEAST_ROOM else ""
+        shown = f"  {clip(code, 0, 0, room)[0]}" if code and room >= _LEAST_CODE else ""
         yield f"{figures}  {style.path(where)}{shown}{allowed}"
     if len(found) > MOST_ROWS:
         yield f"and {len(found) - MOST_ROWS} more"
