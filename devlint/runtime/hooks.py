@@ -102,7 +102,8 @@ class Observer:
             if not self._thread.closely:
                 return
             for path, inner in module.named_modules():
-                if inner is not module:
+                known = self._inside.get(id(inner))
+                if inner is not module and (known is None or known.of() is not inner):
                     self._inside[id(inner)] = Seen(weakref.ref(inner, self._forget(self._inside, id(inner))), path)
             events = [*modules.look(module), *self._input(module, args, "")]
         self._say(events)

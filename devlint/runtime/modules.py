@@ -8,8 +8,8 @@ silent, and so is what another tool places: accelerate's and diffusers' hooks, F
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -104,12 +104,26 @@ class Inventory:
         self.main = self.main_below("")
         return self
 
+    @cached_property
+    def _below(self) -> dict[str, Counter[torch.device]]:
+        """How many tensors are where, below each path; those that may meet any device left out."""
+        counts: defaultdict[str, Counter[torch.device]] = defaultdict(Counter)
+        for name, place in self.places.items():
+            if not _goes_anywhere(self, name):
+                path = name
+                while path:
+                    path = path.rpartition(".")[0]
+                    counts[path][place] += 1
+        return counts
+
     def main_below(self, path: str) -> torch.device | None:
         """Where most of the tensors below `path` are."""
-        prefix = f"{path}." if path else ""
-        return _main(
-            place for name, place in self.places.items() if name.startswith(prefix) and not _goes_anywhere(self, name)
-        )
+        return _main(self._below.get(path, Counter()))
+
+    def only_below(self, path: str) -> torch.device | None:
+        """Where the tensors below `path` are, if they are all on one device (and there are any)."""
+        counts = self._below.get(path, ())
+        return next(iter(counts)) if len(counts) == 1 else None
 
     @cached_property
     def moves(self) -> bool:
@@ -119,7 +133,7 @@ class Inventory:
     @property
     def whole(self) -> bool:
         """Everything on one device, zero-dimensional host tensors left out."""
-        return all(place == self.main or _goes_anywhere(self, name) for name, place in self.places.items())
+        return len(self._below.get("", ())) == 1
 
 
 def _own_tensors(module: nn.Module, recurse: bool) -> Iterator[tuple[str, Tensor]]:
@@ -133,8 +147,7 @@ def _goes_anywhere(inventory: Inventory, name: str) -> bool:
     return inventory.places[name] == HOST and not is_lazy(tensor) and tensor.dim() == 0
 
 
-def _main(places: Iterable[torch.device]) -> torch.device | None:
-    counts = Counter(places)
+def _main(counts: Counter[torch.device]) -> torch.device | None:
     there = Counter({place: count for place, count in counts.items() if place not in (HOST, META)})
     return (there or counts).most_common(1)[0][0] if counts else None
 
@@ -186,7 +199,7 @@ def _split_modules(inventory: Inventory) -> Iterator[Event]:
 def _split_model(inventory: Inventory, device: torch.device | None) -> Iterator[Event]:
     """Parts of the model that are wholly on another device than the rest."""
     model, main = inventory.model, device or inventory.main
-    wholly = {path: _whole_place(inventory, path) for path, _ in model.named_modules()}
+    wholly = {path: inventory.only_below(path) for path, _ in model.named_modules()}
     if device is not None and wholly[""] is not None and not same(wholly[""], device):
         yield _event("mixed-devices", f"{_label('', model)} is on {wholly['']}, not on {device}", _name(model))
         return
@@ -207,17 +220,6 @@ def _split_model(inventory: Inventory, device: torch.device | None) -> Iterator[
             f"{_label(path, module)} is on {wholly[path]}, while most of {_label('', model)} is on {main}",
             path,
         )
-
-
-def _whole_place(inventory: Inventory, path: str) -> torch.device | None:
-    """Where the tensors below `path` are, if they are all on one device (and there are any)."""
-    prefix = f"{path}." if path else ""
-    found = {
-        place
-        for name, place in inventory.places.items()
-        if name.startswith(prefix) and not _goes_anywhere(inventory, name)
-    }
-    return found.pop() if len(found) == 1 else None
 
 
 def same(one: torch.device | None, other: torch.device | None) -> bool:
@@ -281,12 +283,12 @@ def _plain_tensor(
             site=assigned(module, name),
         )
         return
-    home = _whole_place(inventory, path) or device or inventory.main
+    home = inventory.only_below(path) or device or inventory.main
     if place is None or home is None or same(place, home) or tensor.dim() == 0 or isinstance(tensor, nn.Parameter):
         return
     if type(module)._apply is not nn.Module._apply or placed_by(module) is not None:
         return  # it moves its own tensors, or is moved about
-    if _whole_place(inventory, path) is None and inventory.moves:
+    if inventory.only_below(path) is None and inventory.moves:
         return  # the model may be spread over devices on purpose
     if not meets_others(module, name, inside=bool(where)):
         return
@@ -333,7 +335,7 @@ def _plain_modules(
     ]
     if not parameters:
         return
-    home = _whole_place(inventory, path) or inventory.main
+    home = inventory.only_below(path) or inventory.main
     places = {place for place in map(device_of, parameters) if place is not None}
     left = home is not None and any(not same(place, home) for place in places)
     learns = any(parameter.requires_grad for parameter in parameters)

@@ -26,7 +26,8 @@ def watch(model: nn.Module, device: torch.device | str | int | None = None, on: 
     One forward pre-hook is put on `model`, none on the modules inside, and nothing is read from a device. Everything is
     looked at in the first call, after each move, when inputs come from another device than before, and in calls 2, 4,
     8, 16, ...; any other call compares a few devices. Nothing is looked at in code that ``torch.compile`` compiles, in
-    the copies that ``DataParallel`` makes, or in a deep copy or a pickled copy of the model.
+    the copies that ``DataParallel`` makes, or in a deep copy or a pickled copy of the model. ``torch.jit.script`` takes
+    no module with a Python hook: remove the watch before.
 
     Args:
         model: a module, as bare as it is called: the wrapped one for ``DistributedDataParallel`` and the like.
@@ -38,12 +39,14 @@ def watch(model: nn.Module, device: torch.device | str | int | None = None, on: 
         A handle: ``handle.report`` has what was found, ``handle.remove()`` ends it, as leaving ``with handle:`` does.
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is no module, or a ``ScriptModule``, which takes no hooks.
         ValueError: `on` is none of the three.
         RuntimeError: torch's own, for a `device` it does not know.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"`watch` needs a torch.nn.Module, not a {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("`watch` cannot put a hook on a ScriptModule: watch the module that it is made of")
     if on not in ("raise", "warn", "collect"):
         raise ValueError(f"`on` is one of 'raise', 'warn' and 'collect', not {on!r}")
     return Watch(model, as_device(device), on)
