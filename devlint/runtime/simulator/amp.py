@@ -1,7 +1,8 @@
 """Autocast for imaginary devices, by the host's own autocast.
 
-A region for the device switches the host's autocast on as well, since real values are the host's: operations of the
-host's list are cast (``torch.amp``'s documentation has both lists). What differs is said in `surroundings`.
+A region for the device switches the host's autocast on as well, since real values are the host's: what the host casts to
+the lower precision is nearly what a device does (docs: amp, the lists of operations). What a device computes in float32
+and the host does not is cast here, where it is called from Python.
 """
 
 from __future__ import annotations
@@ -12,7 +13,51 @@ from typing import Any
 
 import torch
 
+from devlint.runtime.placement import device_of, tensors_in
 from devlint.runtime.simulator import Simulator
+from devlint.runtime.simulator.functions import handles
+
+# docs: amp, "CUDA Ops that can autocast to float32".
+_IN_FLOAT32 = (
+    "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss cdist "
+    "cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss "
+    "layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss "
+    "nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss soft_margin_loss "
+    "softmax softmin softplus sum renorm tan triplet_margin_loss"
+)
+_LOWER = (torch.float16, torch.bfloat16)
+_enabled = torch.is_autocast_enabled
+
+
+def _spellings() -> list[Any]:
+    owners = (torch, torch.Tensor, torch.nn.functional)
+    return [getattr(owner, name) for name in _IN_FLOAT32.split() for owner in owners if hasattr(owner, name)]
+
+
+@handles(*_spellings())
+def in_float32(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
+    """Inside a region for the device, its tensors of a lower precision come to these functions as float32."""
+    machine = simulator.machine
+    if _enabled(machine.kind):
+        low = {
+            id(tensor): tensor.to(torch.float32)
+            for tensor in tensors_in([args, kwargs])
+            if tensor.dtype in _LOWER and machine.is_device(device_of(tensor))
+        }
+        args = tuple(low.get(id(value), value) for value in args)
+        kwargs = {name: low.get(id(value), value) for name, value in kwargs.items()}
+    return func(*args, **kwargs)
+
+
+@handles(torch.nn.functional.binary_cross_entropy)
+def binary_cross_entropy(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
+    """torch refuses it inside a region for a device: sigmoid's results do not survive float16."""
+    if _enabled(simulator.machine.kind) and any(simulator.machine.is_device(device_of(t)) for t in tensors_in([args])):
+        raise RuntimeError(
+            "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: combine the sigmoid "
+            "with the loss by torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss"
+        )
+    return func(*args, **kwargs)
 
 
 def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:

@@ -118,10 +118,6 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
     debug_mode = 0
     benchmark_limit = 10  # cuDNN's, by default
 
-    def count() -> int:
-        machine.counted = True  # asking the driver is what a fork does not survive (docs: notes/multiprocessing)
-        return machine.count
-
     def current() -> int:
         machine.use()
         return machine.current
@@ -149,11 +145,14 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
     def set_fraction(fraction: float, index: int) -> None:
         machine.memory[index].fraction = fraction
 
+    def record_history(*args: Any, **kwargs: Any) -> None:
+        machine.step_aside("torch.cuda.memory._record_memory_history", "records nothing here")
+
     def nothing(*args: Any) -> None: ...
 
     return {
         "_cuda_init": machine.use,
-        "_cuda_getDeviceCount": count,
+        "_cuda_getDeviceCount": machine.count_devices,
         "_cuda_isInBadFork": lambda: machine.in_bad_fork,
         "_cuda_getDevice": current,
         "_cuda_setDevice": set_device,
@@ -161,6 +160,7 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_cuda_maybeExchangeDevice": exchange,
         "_cuda_synchronize": nothing,
         "_cuda_sleep": nothing,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_ipc_collect": nothing,
         "_cuda_canDeviceAccessPeer": lambda one, other: one != other,
         "_cuda_getArchFlags": lambda: f"sm_{CAPABILITY[0]}{CAPABILITY[1]}",
@@ -174,6 +174,8 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_cuda_resetPeakMemoryStats": lambda index: machine.memory[index].reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: machine.memory[index].reset_sums(),
         "_cuda_memorySnapshot": lambda *pool: _snapshot(machine),
+        "_cuda_record_memory_history": record_history,
+        "_cuda_record_memory_history_legacy": record_history,
         "_cuda_set_sync_debug_mode": set_debug_mode,
         "_cuda_get_sync_debug_mode": lambda: debug_mode,
         "_cuda_get_cudnn_benchmark_limit": lambda: benchmark_limit,
@@ -194,6 +196,8 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
             function()
 
     functions = _functions(machine)
+    others = [name for name in dir(torch._C) if name.startswith("_cuda_") and name not in functions]
+    yield from ((torch._C, name, machine.not_simulated(f"torch._C.{name}")) for name in others)
     yield from ((torch._C, name, function) for name, function in functions.items())
     yield torch._C, "__getattr__", _not_simulated(machine)
     yield torch._C, "_has_cuda", True
@@ -238,14 +242,11 @@ def _not_simulated(machine: Machine) -> Callable[[str], Any]:
 def _graphs(machine: Machine) -> Iterator[tuple[Any, Any, Any]]:
     """CUDA graphs are refused: a replay without a device would leave its outputs as they were."""
 
-    def not_capturing() -> bool:
-        return False
-
     def eagerly(callables: Any, *args: Any, **kwargs: Any) -> Any:
         machine.step_aside("torch.cuda.make_graphed_callables", "makes no graph here: the callables run eagerly")
         return callables
 
-    yield torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", not_capturing
+    yield torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False
     for module in (torch.cuda, torch.cuda.graphs):
         yield module, "make_graphed_callables", eagerly
         for name in ("CUDAGraph", "graph", "graph_pool_handle"):

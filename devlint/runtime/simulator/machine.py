@@ -93,7 +93,7 @@ class Machine:
 
     Attributes:
         memory: what each device holds.
-        pid: the process that made it; another one is a fork of it.
+        pid: the process that used or counted its devices first; another one is a fork of it.
         initialized: a device was used. counted: the devices were asked for, which forks do not survive either.
         stepped_aside: what the program asked for and the simulator does not do, with the reason.
     """
@@ -132,7 +132,14 @@ class Machine:
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
                 "'spawn' start method"
             )
-        self.initialized = self.counted = True
+        self.count_devices()
+        self.initialized = True
+
+    def count_devices(self) -> int:
+        """How many devices there are; the driver that was asked does not survive a fork (docs: notes/multiprocessing)."""
+        if not self.counted:
+            self.counted, self.pid = True, os.getpid()
+        return self.count
 
     def device(self, value: Any) -> Any:
         """The device that an argument means: ``None`` stays ``None``, a missing index is the current device's.
@@ -152,6 +159,8 @@ class Machine:
             return device
         index = self.current if device.index is None else device.index
         if index >= self.count:
+            if self.kind == "mps":
+                raise RuntimeError(f"invalid device {device}: there is one MPS device")
             error = getattr(torch, "AcceleratorError", RuntimeError)  # which 2.8 brought
             raise error("CUDA error: invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
         self.use()
