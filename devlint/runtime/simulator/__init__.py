@@ -187,7 +187,7 @@ def simulate(devices: int = 1, kind: str = "cuda") -> Iterator[Simulator]:
     _active = simulator
     try:
         with ExitStack() as stack:
-            for part in (foreach, gradients, legacy, storages):
+            for part in (factories, foreach, gradients, legacy, storages):
                 stack.enter_context(replaced(part.replacements(simulator)))
             stack.enter_context(serialization.registered(simulator))
             stack.enter_context(patched(simulator))

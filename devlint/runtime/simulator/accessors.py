@@ -80,6 +80,14 @@ def dlpack_device(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> An
     return type(kind)[names[place.type]], place.index
 
 
+@handles(Tensor.__dlpack__)
+def dlpack(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
+    """Memory of the host can be shared with whoever asks; what is on a device, with torch alone (`storages`)."""
+    if _needs_host(simulator, args[0]):
+        raise BufferError("Unsupported device in DLTensor.")
+    return func(*args, **kwargs)
+
+
 @handles(Tensor.__repr__)
 def text(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     if _needs_host(simulator, args[0]) is None:

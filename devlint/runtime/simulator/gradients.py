@@ -51,6 +51,12 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
         with simulator.in_backward():
             return engine(tensors, gradients, *args, **kwargs)
 
+    push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
+
+    def push_visible_hooks(pack: Any, unpack: Any) -> None:
+        """Code of the program that runs inside of operations, where the function mode is hidden."""
+        push_hooks(_visible(simulator, pack), _visible(simulator, unpack))
+
     def forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
         """``Function.apply``: its node remembers where inputs and outputs were."""
         inputs = [device_of(value) if isinstance(value, Tensor) else None for value in args]
@@ -81,6 +87,7 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
 
     return [
         (torch.autograd, "_engine_run_backward", run_backward),
+        (torch._C._autograd, "_push_saved_tensors_default_hooks", push_visible_hooks),
         (Function, "apply", classmethod(forward)),
         (BackwardCFunction, "apply", backward),
     ]
@@ -90,3 +97,19 @@ def _check(what: str, index: int, given: Tensor, place: torch.device | None) -> 
     found = device_of(given)
     if found is not None and place is not None and found != place and given.dim() > 0:
         raise RuntimeError(f"{what} at index {index} - expected device {place} but got {found}")
+
+
+def _visible(simulator: Simulator, function: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with simulator.visible():
+            return function(*args, **kwargs)
+
+    return call
+
+
+@handles(torch.nn.functional.triplet_margin_with_distance_loss)
+def with_distance(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
+    """The one function of the API that calls a function of the program."""
+    if kwargs.get("distance_function") is not None:
+        kwargs = {**kwargs, "distance_function": _visible(simulator, kwargs["distance_function"])}
+    return func(*args, **kwargs)

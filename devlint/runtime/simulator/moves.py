@@ -25,11 +25,10 @@ def move(
     """
     home, known = device_of(tensor), record_of(tensor)
     layout = {} if memory_format is None else {"memory_format": memory_format}
-    with simulator.sending(device), unhooked():
+    with simulator.sending(device):
         moved = torch.Tensor.to(tensor, HOST, dtype, copy=True, **layout)
-        node = moved.grad_fn
-    if node is not None and home is not None:
-        node.register_hook(_back(simulator, home))
+    if moved.grad_fn is not None and home is not None:
+        moved.grad_fn.register_hook(_back(simulator, home))
     record_for(moved).source = Record() if known is None else known.origin()
     return moved
 
@@ -40,7 +39,10 @@ def brought(simulator: Simulator, tensor: torch.Tensor, device: torch.device) ->
     if place is None:
         simulator.put(tensor, device)
         return tensor
-    return tensor if place == device else move(simulator, tensor, device)
+    if place == device:
+        return tensor
+    with unhooked():  # called by the engine, and no move of the program's
+        return move(simulator, tensor, device)
 
 
 def _back(simulator: Simulator, home: torch.device) -> Any:
@@ -61,4 +63,10 @@ def bring_gradient_home(simulator: Simulator, scalar: torch.Tensor) -> None:
         if record.homing:
             return
         record.homing = True
-    scalar.register_hook(lambda gradient: brought(simulator, gradient, HOST))
+    handle = scalar.register_hook(lambda gradient: brought(simulator, gradient, HOST))
+    hooks = scalar._backward_hooks  # by id, in the order in which they run: those of the program come after
+    if hooks is not None and len(hooks) > 1:
+        own = hooks.pop(handle.id)
+        others = dict(hooks)
+        hooks.clear()
+        hooks.update({handle.id: own, **others})

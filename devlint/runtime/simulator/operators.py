@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # What an operator is, beyond an operation on its operands.
 _PLAIN, _COMPOSITE, _FRESH, _COPY, _READ_BY_HOST = range(5)
 
-_DISPATCHED_HERE: Final = frozenset({torch.Tensor, torch.nn.Parameter})
+_NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 # Where the first operand is, there is the result, whatever the others are.
 _FOLLOWS_FIRST: Final = frozenset({"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::copy"})
@@ -37,8 +37,8 @@ class Operators(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and not _DISPATCHED_HERE.issuperset(types):  # a subclass: what it does inside comes here again
-            return NotImplemented
+        if types and any(cls.__torch_dispatch__ is not _NO_DISPATCH for cls in types):
+            return NotImplemented  # a subclass with a dispatch of its own: what it does inside comes here again
         if _len_torch_function_stack():  # called by autograd's engine, not through the function mode
             with unhooked():
                 return self._run(func, args, kwargs or {})

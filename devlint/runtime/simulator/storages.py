@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from devlint.runtime.placement import ATTRIBUTE, HOST, device_of
+from devlint.runtime.placement import ATTRIBUTE, HOST, device_of, unhooked
 from devlint.runtime.simulator import Simulator
 
 Storage = torch.UntypedStorage
@@ -51,7 +51,8 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
         place = device_of(source) if isinstance(source, torch.Tensor) else None
         if not simulator.machine.is_device(place):
             return real_dlpack(source, *args, **kwargs)
-        shared = real_dlpack(torch.Tensor.__dlpack__(source), *args, **kwargs)
+        with unhooked():
+            shared = real_dlpack(source, *args, **kwargs)
         simulator.put(shared, place)
         return shared
 

@@ -9,17 +9,17 @@ import torch
 from devlint.runtime.placement import HOST, META, device_of, is_pinned, record_for, unhooked
 from devlint.runtime.simulator import Simulator
 from devlint.runtime.simulator.functions import handles
-from devlint.runtime.simulator.moves import move
+from devlint.runtime.simulator.moves import brought, move
 
 Tensor = torch.Tensor
 
 
 def _asks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The device that ``Tensor.to`` is asked for (``None``: stay), and its other arguments by name."""
-    others = {name: value for name, value in kwargs.items() if name not in ("device", "other")}
+    others = {name: value for name, value in kwargs.items() if name not in ("device", "tensor")}
     device, rest = kwargs.get("device"), list(args)
-    if (rest and isinstance(rest[0], Tensor)) or "other" in kwargs:
-        other = rest.pop(0) if rest else kwargs["other"]
+    if (rest and isinstance(rest[0], Tensor)) or "tensor" in kwargs:
+        other = rest.pop(0) if rest else kwargs["tensor"]
         device, others["dtype"] = device_of(other), other.dtype
     elif rest and (isinstance(rest[0], (str, int, torch.device)) or rest[0] is None):
         device = rest.pop(0)
@@ -33,6 +33,8 @@ def _asks(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str,
 
 @handles(Tensor.to)
 def to(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
+    if simulator.destination() is not None:  # the copy itself, of a move that is being made
+        return func(*args, **kwargs)
     tensor = args[0]
     asked, others = _asks(args[1:], kwargs)
     return _to(simulator, tensor, simulator.machine.device(asked), others)
@@ -47,6 +49,11 @@ def _to(simulator: Simulator, tensor: Tensor, device: torch.device | None, other
     if target == place:
         return Tensor.to(tensor, HOST, others.pop("dtype", None), **others)
     return move(simulator, tensor, target, others.get("dtype"), others.get("memory_format"))
+
+
+@handles(Tensor.type_as)
+def type_as(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
+    return to(simulator, Tensor.to, (args[0], args[1] if len(args) > 1 else kwargs["other"]), {})
 
 
 @handles(Tensor.cuda)
@@ -140,3 +147,15 @@ def pad_packed_sequence(simulator: Simulator, func: Any, args: Any, kwargs: Any)
     padded, lengths = func(*args, **kwargs)
     simulator.put(lengths, HOST)
     return padded, lengths
+
+
+@handles(torch.ctc_loss, torch.nn.functional.ctc_loss)
+def ctc_loss(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
+    """Targets and lengths may be anywhere: torch's C++ moves them, out of sight."""
+    scores = args[0] if args else kwargs["log_probs"]
+    place = device_of(scores)
+    if not simulator.machine.is_device(place):
+        return func(*args, **kwargs)
+    given = (brought(simulator, one, place) if isinstance(one, Tensor) else one for one in args[1:])
+    named = {name: brought(simulator, one, place) if isinstance(one, Tensor) else one for name, one in kwargs.items()}
+    return func(*args[:1], *given, **named)
