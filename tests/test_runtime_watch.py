@@ -1091,3 +1091,29 @@ def test_hooks_see_models_in_other_threads() -> None:
             thread.join()
     assert {event.rule for event in events} == {"mixed-devices"}
     assert {event.operation for event in events} == {"1", "Linear.forward"}
+
+
+def test_hooks_tell_history_of_what_outermost_modules_return() -> None:
+    events: list[Event] = []
+    history = History(events.append)
+    model, outputs = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), []
+    with hooks.observed(events.append, history):
+        for number in range(KEPT_STEPS + 3):
+            outputs.append(model(torch.ones(3, 2)))
+            history.step(number)
+    assert [(event.rule, event.site.code) for event in events if event.site] == [
+        ("retained-graph", "outputs.append(model(torch.ones(3, 2)))")
+    ]
+
+
+def test_hooks_find_no_kept_history_in_a_training_loop() -> None:
+    events: list[Event] = []
+    history = History(events.append)
+    model, losses = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), []
+    with hooks.observed(events.append, history):
+        for number in range(4 * KEPT_STEPS):
+            output = model(torch.ones(3, 2))
+            output.sum().backward()
+            losses.append(output.detach())
+            history.step(number)
+    assert events == []

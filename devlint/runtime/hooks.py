@@ -11,30 +11,36 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from devlint.runtime import modules, optimizers
 from devlint.runtime.events import Event
 from devlint.runtime.forward_code import is_torchs_own
+from devlint.runtime.history import History
 from devlint.runtime.placement import device_of, tensors_in, unhooked
+from devlint.runtime.site import own_frame
 
 Emit = Callable[[Event], Any]
 
 
 @contextmanager
-def observed(emit: Emit) -> Iterator[None]:
+def observed(emit: Emit, history: History | None = None) -> Iterator[None]:
     """Looks at every module that is called inside, and at every optimizer that steps, in all threads.
 
     `emit` gets an `Event` for each thing out of place, once, before the module's forward or the optimizer's step runs;
-    what `emit` raises goes through to the caller. No hook remains afterwards.
+    what `emit` raises goes through to the caller. `history` is told of what each outermost module returns. No hook
+    remains afterwards.
     """
-    observer = Observer(emit)
-    handles = [
+    observer = Observer(emit, history)
+    handles: list[RemovableHandle] = [
         register_module_forward_pre_hook(observer.forward),
         register_optimizer_step_pre_hook(observer.step),
     ]
+    if history is not None:
+        handles.append(register_module_forward_hook(observer.returned))
     try:
         yield
     finally:
@@ -78,8 +84,9 @@ class Observer:
     torch that hold parameters compare them with their input; between such calls an inner module costs one look-up.
     """
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: Emit, history: History | None = None) -> None:
         self._emit = emit
+        self._history = history
         self._seen: dict[int, Seen] = {}  # by id: a class may compare modules as it likes
         self._inside: dict[int, Seen] = {}
         self._thread = threading.local()
@@ -107,6 +114,15 @@ class Observer:
                     self._inside[id(inner)] = Seen(weakref.ref(inner, self._forget(self._inside, id(inner))), path)
             events = [*modules.look(module), *self._input(module, args, "")]
         self._say(events)
+
+    def returned(self, module: nn.Module, args: Any, output: Any) -> None:
+        """After a module's forward: what the outermost one returns may be kept by the caller, history and all."""
+        if torch.compiler.is_compiling() or id(module) in self._inside or getattr(module, "_is_replica", False):
+            return
+        found = own_frame()
+        if found is not None and self._history is not None:
+            for tensor in tensors_in([output], depth=1):
+                self._history.made(tensor, found[0], output=True)
 
     def step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Before any optimizer's step."""
