@@ -1,8 +1,8 @@
 """Autocast for imaginary devices, by the host's own autocast.
 
-A region for the device switches the host's autocast on as well, since real values are the host's: what the host casts to
-the lower precision is nearly what a device does (docs: amp, the lists of operations). What a device computes in float32
-and the host does not is cast here, where it is called from Python.
+A region for the device switches the host's autocast on as well, since real values are the host's: what the host casts
+to the lower precision is nearly what a device casts (docs: amp, the lists of operations). What a device computes in
+float32 and the host does not is cast here, where it is called from Python.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from devlint.runtime.simulator import Simulator
 from devlint.runtime.simulator.functions import handles
 
 # docs: amp, "CUDA Ops that can autocast to float32".
-_IN_FLOAT32 = (
-    "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss cdist "
-    "cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss "
-    "layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss "
-    "nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal rsqrt sinh smooth_l1_loss soft_margin_loss "
-    "softmax softmin softplus sum renorm tan triplet_margin_loss"
-)
+_IN_FLOAT32 = """
+    __pow__ __rdiv__ __rpow__ __rtruediv__ acos asin binary_cross_entropy_with_logits cosh cosine_embedding_loss
+    cdist cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss
+    kl_div l1_loss layer_norm log log10 log_softmax log1p log2 margin_ranking_loss mse_loss
+    multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod reciprocal
+    rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin softplus sum renorm tan triplet_margin_loss
+""".split()
 _LOWER = (torch.float16, torch.bfloat16)
 _enabled = torch.is_autocast_enabled
 
 
 def _spellings() -> list[Any]:
     owners = (torch, torch.Tensor, torch.nn.functional)
-    return [getattr(owner, name) for name in _IN_FLOAT32.split() for owner in owners if hasattr(owner, name)]
+    return [getattr(owner, name) for name in _IN_FLOAT32 for owner in owners if hasattr(owner, name)]
 
 
 @handles(*_spellings())

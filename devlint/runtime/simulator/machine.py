@@ -136,7 +136,7 @@ class Machine:
         self.initialized = True
 
     def count_devices(self) -> int:
-        """How many devices there are; the driver that was asked does not survive a fork (docs: notes/multiprocessing)."""
+        """How many devices there are; a driver that was asked survives no fork (docs: notes/multiprocessing)."""
         if not self.counted:
             self.counted, self.pid = True, os.getpid()
         return self.count
