@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,7 +25,7 @@ from devlint.runtime.placement import (
     tensors_in,
 )
 from devlint.runtime.provenance import name_of
-from devlint.runtime.site import Site, here, is_torchs_own, own_frame, running_frame, site_of
+from devlint.runtime.site import Site, calling_frame, here, is_torchs_own, own_frame, running_frame, site_of
 from devlint.runtime.waits import IN_LOOP, is_device, waited
 
 if TYPE_CHECKING:
@@ -96,17 +96,15 @@ class _Trip:
     def is_unchanged(self, copy: Tensor, target: torch.device) -> bool:
         """Whether `target` still has what `copy` holds."""
         origin = self.origin()
-        return (
-            origin is not None
-            and device_of(origin) == target
-            and version_of(origin) == self.origin_version
-            and version_of(copy) == self.version
-        )
+        if origin is None or self.version is None or self.origin_version is None:
+            return False
+        unchanged = version_of(origin) == self.origin_version and version_of(copy) == self.version
+        return unchanged and device_of(origin) == target
 
 
-def version_of(tensor: Tensor) -> int:
-    """How often the tensor was changed in place; 0 for one that does not count (made under ``inference_mode``)."""
-    return 0 if tensor.is_inference() else tensor._version
+def version_of(tensor: Tensor) -> int | None:
+    """How often the tensor was changed in place; ``None`` for one that does not count (``inference_mode``)."""
+    return None if tensor.is_inference() else tensor._version
 
 
 # What copies ----------------------------------------------------------------------------------------------------------
@@ -211,7 +209,7 @@ def _is_asynchronous(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _copied(calls: Calls, func: Any, tensor: Tensor | None, copy: Tensor, asynchronous: bool, seconds: float) -> None:
     """A copy of `tensor` was made (``None``: of values of Python's)."""
     guard = calls.guard
-    caller = _caller()
+    caller = calling_frame()
     by_module = caller is not None and caller.f_code.co_filename == _MODULE_FILE
     operation = "Module.to" if by_module else name_of(func)
     source = (device_of(tensor) if tensor is not None else HOST) or HOST
@@ -287,7 +285,7 @@ def _judge(
     """The rule that a copy to a device counts under, and what is wrong; ``None`` for what need be."""
     if source != HOST or not is_device(target) or tensor is None:
         return None, ""
-    if before is not None and any(before is record for record in calls.fresh):
+    if func is not Tensor.copy_ and before is not None and any(before is record for record in calls.fresh):
         if before.by is Tensor.pin_memory:
             return "pinned-then-copied", "pinned and copied at once: pinning is a copy too, and the host waits for it"
         return "create-then-move", f"made on the host by `{name_of(before.by)}` and moved to {target} at once"
@@ -316,18 +314,10 @@ def _comes_back(guard: Guard, tensor: Tensor, target: torch.device) -> bool:
     last = guard.last_moves.get(spot)
     now = version_of(tensor)
     count = 1
-    if last is not None and last[0]() is tensor and last[1:3] == (now, target):
+    if last is not None and now is not None and last[0]() is tensor and last[1:3] == (now, target):
         count += last[3]
     guard.last_moves[spot] = (weakref.ref(tensor), now, target, count)
     return count >= REPEATS
-
-
-def _caller() -> FrameType | None:
-    """The frame that called torch: the first that is not devlint's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("devlint.runtime."):
-        frame = frame.f_back
-    return frame
 
 
 def _size(tensor: Tensor) -> int:

@@ -175,7 +175,7 @@ class Guard:
         self.report = Report(torch=torch.__version__, warmup_steps=warmup_steps)
         self.arrivals = copies.Arrivals(self)
         self.history = History(self.emit)
-        self.last_moves: dict[copies.Spot, tuple[weakref.ref[torch.Tensor], int, torch.device, int]] = {}
+        self.last_moves: dict[copies.Spot, tuple[weakref.ref[torch.Tensor], int | None, torch.device, int]] = {}
         self._growth = Growth(self.emit)
         self._budgets = _Budgets(budgets)
         self._began = 0.0
@@ -198,7 +198,7 @@ class Guard:
             reach.enter(self)
             stack.callback(reach.leave, self)
             stack.callback(setattr, self, "closed", True)
-            stack.enter_context(observed(self.emit))
+            stack.enter_context(observed(self.emit, self.history))
             stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
             if machine is not None:
                 machine.observers.append(self._operator)
@@ -215,7 +215,7 @@ class Guard:
             self.step_aside("waits in C++", "the program uses `torch.cuda.set_sync_debug_mode` itself")
         dynamo = sys.modules.get("torch._dynamo.utils")
         if dynamo is not None and dynamo.counters["frames"]["total"]:
-            self.step_aside("torch.compile", "what runs as compiled code is not seen")
+            self.step_aside("torch.compile", "this process uses it: what runs as compiled code is not seen")
         self._exits.close()
         report = self.report
         report.duration = time.perf_counter() - self._began

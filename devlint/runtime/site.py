@@ -107,6 +107,14 @@ def here() -> Site | None:
     return site_of(*found) if found else None
 
 
+def calling_frame() -> FrameType | None:
+    """The frame that called torch, or was called by it: the innermost that is not devlint's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame
+
+
 def is_torchs_own(frame: FrameType) -> bool:
     """Whether a frame runs code of torch's or of Python's own."""
     file = frame.f_code.co_filename

@@ -12,6 +12,7 @@ Copies that wait come from `copies`.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from devlint.runtime.events import Event
 from devlint.runtime.mismatch import refuse_numpy
 from devlint.runtime.placement import device_of, tensors_in
 from devlint.runtime.provenance import name_of
-from devlint.runtime.site import here
+from devlint.runtime.site import calling_frame, here
 
 if TYPE_CHECKING:
     from devlint.runtime.guard import Guard
@@ -72,6 +73,13 @@ def to_numpy(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return calls.look(func, args, kwargs)
 
 
+#: Parts of torch that wait by themselves, where the program has no say in it.
+_INEVITABLE: Final = tuple(
+    os.path.join(os.path.dirname(torch.__file__), *part.split("/"), "")
+    for part in ("amp", "cuda/amp", "distributed", "nn/parallel", "optim", "utils/data")
+)
+
+
 def waited(
     guard: Guard,
     operation: str,
@@ -83,6 +91,9 @@ def waited(
 ) -> None:
     """Tells the guard that the host has waited; under `repeated` if that goes on step after step."""
     guard.arrivals.arrived()
+    caller = calling_frame()
+    if caller is not None and caller.f_code.co_filename.startswith(_INEVITABLE):
+        repeated = None
     guard.emit(
         Event(
             "waited",
