@@ -18,7 +18,7 @@ class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
         self.project = nn.Linear(8, WIDTH)
-        self.layer = nn.TransformerEncoderLayer(WIDTH, nhead=4, batch_first=True)
+        self.layer = nn.TransformerEncoderLayer(WIDTH, nhead=4, dim_feedforward=64, batch_first=True)
         self.head = nn.Linear(WIDTH, CLASSES)
         steps = torch.arange(LENGTH).unsqueeze(1) * torch.exp(torch.arange(0, WIDTH, 2) * -math.log(1e4) / WIDTH)
         self.positions = torch.cat([steps.sin(), steps.cos()], dim=1)
@@ -72,7 +72,7 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train, test = make_loaders()
     model = Classifier()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model.to(device)
 
     class_weights = torch.ones(CLASSES)

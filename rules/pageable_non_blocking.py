@@ -18,8 +18,8 @@ class PageableNonBlocking(Rule):
 
     ## Why is this bad
     The device can fetch bytes by itself from page-locked (pinned) memory only. What lies in ordinary, pageable
-    memory is staged first, and the host is held up until that is done. `non_blocking=True` spares a wait for the
-    stream, but the copy does not overlap with the work of the host and of the device as it was meant to.
+    memory is staged first, and the host is held up until that is done. `non_blocking=True` spares the wait for the
+    copy's end, but the copy does not overlap with the work of the host and of the device as it was meant to.
 
     ## Example
     ```python

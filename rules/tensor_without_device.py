@@ -18,7 +18,8 @@ class TensorWithoutDevice(Rule):
 
     ## Why is this bad
     Factories make their tensor on the default device, which is the host. As soon as the model is moved,
-    the operation raises `Expected all tensors to be on the same device`.
+    the operation raises `Expected all tensors to be on the same device`; where a tensor is indexed, `indices should be
+    either on cpu or on the same device as the indexed tensor`.
 
     ## Example
     ```python
