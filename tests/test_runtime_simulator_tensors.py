@@ -11,7 +11,7 @@ import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -438,7 +438,7 @@ def test_a_view_is_where_its_memory_is(view: Callable[[Tensor], Any]) -> None:
     on_both(lambda device: view(torch.arange(12.0, device=device).view(3, 4)))
 
 
-# Meetings that are legal, and that are not -----------------------------------------------------------------------------
+# Meetings that are legal, and that are not ----------------------------------------------------------------------------
 
 LEGAL: dict[str, Callable[[Tensor, Tensor], Any]] = {  # given a device tensor of 2x3 and a host scalar
     "host scalar first": lambda x, s: s * x,
@@ -525,7 +525,7 @@ ILLEGAL: dict[str, Callable[[Tensor, Tensor], Any]] = {  # given a device tensor
 
 @pytest.mark.parametrize("mix", ILLEGAL.values(), ids=ILLEGAL)
 def test_an_illegal_mix_is_refused_as_by_torch(mix: Callable[[Tensor, Tensor], Any], machine: Simulator) -> None:
-    with pytest.raises(RuntimeError, match="device|type|cpu"):
+    with pytest.raises(RuntimeError, match=r"device|type|cpu"):
         mix(torch.ones(2, 2, device=ONE), torch.ones(2, 2))
 
 
@@ -662,7 +662,7 @@ def test_a_gradient_that_nothing_computed_is_where_its_tensor_is(machine: Simula
         torch.ones((), device=ONE, requires_grad=True) * 1, leaf, allow_unused=True, materialize_grads=True
     )
     assert zeros.device == ONE
-    first, second = torch.stack([leaf, leaf * 2]).unbind(0)
+    first, _ = torch.stack([leaf, leaf * 2]).unbind(0)
     first.sum().backward()
     assert leaf.grad is not None
     assert leaf.grad.device == ONE
@@ -792,12 +792,14 @@ def test_autograd_computes_the_same_there(case: Callable[[torch.device], Any]) -
     on_both(case)
 
 
-# Functions and modules -------------------------------------------------------------------------------------------------
+# Functions and modules ------------------------------------------------------------------------------------------------
 
 FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {  # of a 2x4x6x6 tensor
     "interpolate": lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
     "interpolate nearest": lambda x: F.interpolate(x, size=(3, 4)),
-    "grid_sample": lambda x: F.grid_sample(x, F.affine_grid(x.new_ones(2, 2, 3), [2, 4, 6, 6], False), align_corners=False),
+    "grid_sample": lambda x: F.grid_sample(
+        x, F.affine_grid(x.new_ones(2, 2, 3), [2, 4, 6, 6], False), align_corners=False
+    ),
     "pad": lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"),
     "unfold and fold": lambda x: F.fold(F.unfold(x, 3), (6, 6), 3),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
@@ -809,14 +811,20 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {  # of a 2x4x6x6 tensor
     "dropout2d": lambda x: F.dropout2d(x),
     "gumbel_softmax": lambda x: F.gumbel_softmax(x[0, 0], hard=True),
     "one_hot": lambda x: F.one_hot(x[0, 0, 0].long().abs(), 5),
-    "embedding_bag": lambda x: F.embedding_bag(x.new_tensor([0, 1, 1], dtype=torch.long), x[0, 0], x.new_tensor([0, 2], dtype=torch.long)),
-    "embedding with max_norm": lambda x: F.embedding(x.new_tensor([0, 1], dtype=torch.long), x[0, 0].clone(), max_norm=1.0),
+    "embedding_bag": lambda x: F.embedding_bag(
+        x.new_tensor([0, 1, 1], dtype=torch.long), x[0, 0], x.new_tensor([0, 2], dtype=torch.long)
+    ),
+    "embedding with max_norm": lambda x: F.embedding(
+        x.new_tensor([0, 1], dtype=torch.long), x[0, 0].clone(), max_norm=1.0
+    ),
     "normalize": lambda x: F.normalize(x),
     "group_norm": lambda x: F.group_norm(x, 2),
     "instance_norm": lambda x: F.instance_norm(x),
     "local_response_norm": lambda x: F.local_response_norm(x, 2),
     "rms_norm": lambda x: F.rms_norm(x, (6,)),
-    "attention with a mask": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=x.new_ones(6, 6).tril().bool()),
+    "attention with a mask": lambda x: F.scaled_dot_product_attention(
+        x, x, x, attn_mask=x.new_ones(6, 6).tril().bool()
+    ),
     "causal attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     "cosine_similarity": lambda x: F.cosine_similarity(x, x + 1),
     "pairwise_distance": lambda x: F.pairwise_distance(x, x + 1),
@@ -826,15 +834,22 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {  # of a 2x4x6x6 tensor
         x[0].log_softmax(-1), x.new_ones(6, 1, dtype=torch.long), torch.full((6,), 4), torch.full((6,), 1)
     ),
     "triplet with a distance": lambda x: F.triplet_margin_with_distance_loss(
-        x[0, 0], x[0, 1], x[0, 2], distance_function=lambda a, b: (a - b).abs().sum(-1) + torch.zeros(6, device=a.device)
+        x[0, 0],
+        x[0, 1],
+        x[0, 2],
+        distance_function=lambda a, b: (a - b).abs().sum(-1) + torch.zeros(6, device=a.device),
     ),
     "kl_div": lambda x: F.kl_div(x.log_softmax(-1), x.softmax(-1), reduction="batchmean"),
     "gaussian_nll": lambda x: F.gaussian_nll_loss(x, x + 1, x.abs() + 1),
     "multi_margin": lambda x: F.multi_margin_loss(x[0, 0], x.new_zeros(6, dtype=torch.long)),
     "bce_with_logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid(), pos_weight=torch.tensor(2.0)),
-    "stft": lambda x: torch.stft(x.flatten()[:64], 16, window=torch.hann_window(16, device=x.device), return_complex=True),
+    "stft": lambda x: torch.stft(
+        x.flatten()[:64], 16, window=torch.hann_window(16, device=x.device), return_complex=True
+    ),
     "stft without a window": lambda x: torch.stft(x.flatten()[:64], 16, return_complex=True),
-    "istft": lambda x: torch.istft(torch.stft(x.flatten()[:64], 16, window=x.new_ones(16), return_complex=True), 16, window=x.new_ones(16)),
+    "istft": lambda x: torch.istft(
+        torch.stft(x.flatten()[:64], 16, window=x.new_ones(16), return_complex=True), 16, window=x.new_ones(16)
+    ),
     "fft": lambda x: torch.fft.rfft2(x),
     "einsum": lambda x: torch.einsum("bchw,bchv->bwv", x, x),
     "tensordot": lambda x: torch.tensordot(x, x, dims=([1, 2], [1, 2])),
@@ -873,7 +888,17 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {  # of a 2x4x6x6 tensor
     "scatter_add": lambda x: torch.zeros_like(x).scatter_add(0, x.abs().long().clamp(max=1), x),
     "index_add": lambda x: x.index_add(0, x.new_tensor([0, 1], dtype=torch.long), x),
     "cumulative": lambda x: (x.cumsum(0), x.cummax(1), x.logcumsumexp(2), x.diff()),
-    "reductions": lambda x: (x.sum(), x.mean(1), x.var(), x.std(0), x.median(), x.max(1), x.aminmax(), x.all(), x.any()),
+    "reductions": lambda x: (
+        x.sum(),
+        x.mean(1),
+        x.var(),
+        x.std(0),
+        x.median(),
+        x.max(1),
+        x.aminmax(),
+        x.all(),
+        x.any(),
+    ),
     "complex": lambda x: torch.view_as_complex(x.view(2, 4, 6, 3, 2).contiguous()).conj().angle(),
     "roll and flip": lambda x: (x.roll(1, 2), x.flip(3), x.rot90(1, (2, 3))),
     "tril": lambda x: (x.tril(), x.triu(1), torch.diag_embed(x[0])),
@@ -884,20 +909,31 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {  # of a 2x4x6x6 tensor
     "kthvalue": lambda x: x.kthvalue(2),
     "isin": lambda x: torch.isin(x.long(), x.new_tensor([0, 1], dtype=torch.long)),
     "quantised": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
-    "quantised per channel": lambda x: torch.quantize_per_channel(x, x.new_ones(4), x.new_zeros(4), 1, torch.qint8).dequantize(),
+    "quantised per channel": lambda x: torch.quantize_per_channel(
+        x, x.new_ones(4), x.new_zeros(4), 1, torch.qint8
+    ).dequantize(),
     "fake_quantize": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127),
     "sparse": lambda x: torch.sparse.mm(x[0, 0].to_sparse(), x[0, 1]),
     "sparse sum": lambda x: (x[0, 0].to_sparse() + x[0, 1].to_sparse()).coalesce(),
     "sparse csr": lambda x: x[0, 0].to_sparse_csr() @ x[0, 1],
     "nested": lambda x: torch.nested.nested_tensor([x[0, 0], x[0, 1, :3]]).to_padded_tensor(0.0),
-    "nested jagged": lambda x: (torch.nested.nested_tensor([x[0, 0], x[0, 1, :3]], layout=torch.jagged) * 2).to_padded_tensor(0.0),
+    "nested jagged": lambda x: (
+        torch.nested.nested_tensor([x[0, 0], x[0, 1, :3]], layout=torch.jagged) * 2
+    ).to_padded_tensor(0.0),
     "init": lambda x: nn.init.orthogonal_(nn.init.kaiming_normal_(nn.init.trunc_normal_(torch.empty_like(x)))),
     "in-place chain": lambda x: x.clone().mul_(2).add_(1).clamp_(-1, 1).relu_().sqrt_(),
     "out": lambda x: torch.add(x, x, out=torch.empty(0, device=x.device)),
-    "python numbers": lambda x: [x.sum().item(), float(x.mean()), int(x.max()), bool((x > 0).any()), x[0, 0, 0].tolist(), len(x)],
+    "python numbers": lambda x: [
+        x.sum().item(),
+        float(x.mean()),
+        int(x.max()),
+        bool((x > 0).any()),
+        x[0, 0, 0].tolist(),
+        len(x),
+    ],
     "apply_along": lambda x: torch.stack([row * 2 for row in x]),
     "batch of mixed lists": lambda x: torch.cat([x[0], x[1]]).chunk(2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
@@ -925,32 +961,49 @@ def test_a_decomposition_computes_nearly_the_same_there(function: Callable[[Tens
 
 MODULES: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
     "cnn": lambda: (
-        nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)),
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+        ),
         (torch.randn(2, 1, 6, 6),),
     ),
     "transposed convolution": lambda: (nn.ConvTranspose2d(2, 3, 3, stride=2), (torch.randn(1, 2, 4, 4),)),
-    "lstm": lambda: (nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True, dropout=0.2), (torch.randn(2, 5, 3),)),
+    "lstm": lambda: (
+        nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True, dropout=0.2),
+        (torch.randn(2, 5, 3),),
+    ),
     "gru with a state": lambda: (nn.GRU(3, 4), (torch.randn(5, 2, 3), torch.randn(1, 2, 4))),
     "rnn": lambda: (nn.RNN(3, 4), (torch.randn(5, 2, 3),)),
     "lstm cell": lambda: (nn.LSTMCell(3, 4), (torch.randn(2, 3),)),
-    "attention": lambda: (nn.MultiheadAttention(4, 2, add_bias_kv=True, add_zero_attn=True), (torch.randn(3, 2, 4),) * 3),
+    "attention": lambda: (
+        nn.MultiheadAttention(4, 2, add_bias_kv=True, add_zero_attn=True),
+        (torch.randn(3, 2, 4),) * 3,
+    ),
     "encoder": lambda: (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (torch.randn(2, 3, 4),)),
     "transformer": lambda: (nn.Transformer(4, 2, 1, 1, 8), (torch.randn(3, 2, 4), torch.randn(2, 2, 4))),
     "embedding": lambda: (nn.Embedding(5, 3, padding_idx=0), (torch.tensor([[0, 1], [4, 2]]),)),
     "sparse embedding": lambda: (nn.Embedding(5, 3, sparse=True), (torch.tensor([[0, 1], [4, 2]]),)),
     "embedding bag": lambda: (nn.EmbeddingBag(5, 3, mode="mean"), (torch.tensor([[0, 1], [4, 2]]),)),
     "bilinear": lambda: (nn.Bilinear(2, 3, 4), (torch.randn(2, 2), torch.randn(2, 3))),
-    "norms": lambda: (nn.Sequential(nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.SyncBatchNorm(4).eval()), (torch.randn(2, 4, 4),)),
-    "activations": lambda: (nn.Sequential(nn.PReLU(), nn.GLU(), nn.Hardswish(), nn.Softplus(), nn.RReLU()), (torch.randn(2, 4),)),
+    "norms": lambda: (
+        nn.Sequential(nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.SyncBatchNorm(4).eval()),
+        (torch.randn(2, 4, 4),),
+    ),
+    "activations": lambda: (
+        nn.Sequential(nn.PReLU(), nn.GLU(), nn.Hardswish(), nn.Softplus(), nn.RReLU()),
+        (torch.randn(2, 4),),
+    ),
     "upsampling": lambda: (nn.Upsample(scale_factor=2, mode="bicubic"), (torch.randn(1, 1, 3, 3, requires_grad=True),)),
-    "adaptive softmax": lambda: (nn.AdaptiveLogSoftmaxWithLoss(4, 6, [2, 4]), (torch.randn(3, 4), torch.tensor([0, 3, 5]))),
+    "adaptive softmax": lambda: (
+        nn.AdaptiveLogSoftmaxWithLoss(4, 6, [2, 4]),
+        (torch.randn(3, 4), torch.tensor([0, 3, 5])),
+    ),
     "weight norm": lambda: (nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)), (torch.randn(2, 3),)),
     "old weight norm": lambda: (nn.utils.weight_norm(nn.Linear(3, 2)), (torch.randn(2, 3),)),
     "spectral norm": lambda: (nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)), (torch.randn(2, 3),)),
     "old spectral norm": lambda: (nn.utils.spectral_norm(nn.Linear(3, 2)), (torch.randn(2, 3),)),
     "orthogonal": lambda: (nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), (torch.randn(2, 3),)),
     "pruned": lambda: (_pruned(), (torch.randn(2, 3),)),
-}  # fmt: skip
+}
 
 
 def _pruned() -> nn.Module:
@@ -1352,7 +1405,7 @@ def test_storages_know_their_device(machine: Simulator) -> None:
     assert torch.ones(2).share_memory_().is_shared()
 
 
-# What a tensor says of itself -------------------------------------------------------------------------------------------
+# What a tensor says of itself -----------------------------------------------------------------------------------------
 
 
 def test_a_tensor_says_where_it_is(machine: Simulator) -> None:
@@ -1434,7 +1487,7 @@ def test_memory_is_counted_by_device_while_tensors_live(machine: Simulator) -> N
     assert torch.cuda.max_memory_allocated(1) == peak
 
 
-# Subclasses, threads, modes ---------------------------------------------------------------------------------------------
+# Subclasses, threads, modes -------------------------------------------------------------------------------------------
 
 
 class Named(torch.Tensor):
@@ -1444,7 +1497,7 @@ class Named(torch.Tensor):
 class Logged(torch.Tensor):
     """A subclass that sees the calls of the API."""
 
-    calls: list[str] = []
+    calls: ClassVar[list[str]] = []
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -97,7 +97,7 @@ class Simulator:
         if place is ANYWHERE:
             if not self.in_engine():
                 self.loose.append((threading.get_ident(), record))
-        elif place is not None:
+        elif isinstance(place, torch.device):
             size, index = storage.nbytes(), place.index
             self.machine.hold(index, size)
             record.held = (self.machine, index, size)

@@ -83,7 +83,9 @@ def from_data(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
 
 def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
     """The one factory that no function mode sees: (owner, name, what stands there)."""
-    real = torch._C._nested.nested_tensor
+    from torch._C import _nested  # type: ignore[attr-defined]
+
+    real = _nested.nested_tensor
 
     def nested_tensor(values: Any, **kwargs: Any) -> Any:
         first = next(tensors_in([values]), None)
@@ -91,4 +93,4 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
         place = asked or (None if first is None else device_of(first)) or HOST
         return _made(simulator, real, (values,), kwargs, place)
 
-    return [(torch._C._nested, "nested_tensor", nested_tensor)]
+    return [(_nested, "nested_tensor", nested_tensor)]

@@ -24,7 +24,7 @@ def move(
     The gradient goes back to where `tensor` is, as torch's own does (``ToCopyBackward0`` knows the source's device).
     """
     home, known = device_of(tensor), record_of(tensor)
-    layout = {} if memory_format is None else {"memory_format": memory_format}
+    layout: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
     with simulator.sending(device):
         moved = torch.Tensor.to(tensor, HOST, dtype, copy=True, **layout)
     if moved.grad_fn is not None and home is not None:

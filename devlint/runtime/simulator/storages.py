@@ -14,7 +14,7 @@ Storage = torch.UntypedStorage
 
 def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
     """What of storages is replaced while the simulator runs: (owner, name, what stands there)."""
-    real_device = torch._C.StorageBase.device.__get__
+    real_device = getattr(torch._C.StorageBase, "device").__get__  # noqa: B009 - the annotations leave it out
     real_dlpack = torch.utils.dlpack.from_dlpack
 
     def device(storage: Any) -> torch.device:

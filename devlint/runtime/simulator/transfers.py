@@ -141,7 +141,7 @@ def parse_to(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-@handles(torch._VF._pad_packed_sequence)  # type: ignore[attr-defined]
+@handles(torch._VF._pad_packed_sequence)
 def pad_packed_sequence(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     """The lengths that it makes anew are the host's, as the batch sizes they come from."""
     padded, lengths = func(*args, **kwargs)
@@ -154,7 +154,7 @@ def ctc_loss(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     """Targets and lengths may be anywhere: torch's C++ moves them, out of sight."""
     scores = args[0] if args else kwargs["log_probs"]
     place = device_of(scores)
-    if not simulator.machine.is_device(place):
+    if place is None or not simulator.machine.is_device(place):
         return func(*args, **kwargs)
     given = (brought(simulator, one, place) if isinstance(one, Tensor) else one for one in args[1:])
     named = {name: brought(simulator, one, place) if isinstance(one, Tensor) else one for name, one in kwargs.items()}
