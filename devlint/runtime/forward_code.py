@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
+import tokenize
 from collections.abc import Iterator
 from functools import lru_cache
 from types import FunctionType, MethodType
@@ -157,11 +159,13 @@ def _that_run(cls: type) -> Iterator[tuple[str, FunctionType]]:
 
 @lru_cache(maxsize=2000)
 def _parsed(code: Any) -> tuple[tuple[ast.AST, ...], int]:
+    # Not `inspect.getsource`: it looks into every loaded module, which wakes up those that load themselves lazily.
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
     try:
-        text = textwrap.dedent(inspect.getsource(code))
+        text = textwrap.dedent("".join(inspect.getblock(lines)))
         return tuple(ast.walk(ast.parse(text))), code.co_firstlineno - 1
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return (), 0  # no source, or not one that stands alone
+    except (SyntaxError, tokenize.TokenError):
+        return (), 0  # not one that stands alone, as a lambda in the middle of a call
 
 
 def _nodes(function: FunctionType) -> Iterator[tuple[ast.AST, int]]:
