@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from devlint.runtime.site import Site
@@ -125,6 +125,15 @@ class Report:
         if len(self.timeline) < TIMELINE_LIMIT:
             self.timeline.append(event)
         return line
+
+    def restart(self) -> None:
+        """All that was seen so far was before the first step."""
+        self.steps = 0
+        self.step_starts.clear()
+        for line in self.lines.values():
+            line.steps, line.run, line.last_step = 1, 1, 0
+            line.first = replace(line.first, step=0)
+        self.timeline = [replace(event, step=0) for event in self.timeline]
 
     def of(self, kind: Kind) -> Iterator[Line]:
         """The lines of one kind."""

@@ -167,8 +167,10 @@ class Guard:
     def __init__(self, on: On, budgets: dict[str, int | None], warmup_steps: int) -> None:
         if on not in ("raise", "warn", "collect"):
             raise ValueError(f'`on` is "raise", "warn" or "collect", not {on!r}')
-        for name, value in {**budgets, "warmup_steps": warmup_steps}.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        for name, value in {"warmup_steps": warmup_steps, **budgets}.items():
+            if value is None and name in budgets:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError(f"`{name}` is a number from 0, not {value!r}")
         self.on = on
         self.closed = True
@@ -309,8 +311,7 @@ class Guard:
         with self._lock:
             if not self._marked:
                 self._marked = True
-                self.report.steps = 0  # those of optimizers
-                self.report.step_starts.clear()
+                self.report.restart()  # those of optimizers were none
             self._mark()
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
