@@ -12,16 +12,16 @@ from __future__ import annotations
 import atexit
 import builtins
 import dis
-import importlib.machinery
-import importlib.util
 import os
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec
+from types import CodeType, ModuleType, TracebackType
 from typing import Any, Final
 
 from devlint import runtime
@@ -58,8 +58,7 @@ def launch(
     Raises:
         CannotRun: there is no such program, or no torch that can be used. Nothing was run.
     """
-    if not program.module and not os.path.exists(program.target):
-        raise CannotRun(f"{program.target}: no such file")
+    found = None if program.module else _found(program.target)
     require_torch()
     from devlint.runtime.guard import guard
 
@@ -74,7 +73,7 @@ def launch(
     report = Report()
     try:
         with guard(**options) as report:
-            code = _execute(program)
+            code = _execute(program, found)
     except BudgetExceeded:  # raised at the end of the block; the report has it
         pass
     if os.getpid() != process:  # a fork of the program's that came to its end
@@ -94,10 +93,30 @@ def require_torch() -> None:
 # the program ------------------------------------------------------------------------------------------------
 
 
-def _execute(program: Program) -> int:
+def _found(target: str) -> bytes | ModuleSpec:
+    """The source of a script, or how to load what stands in a folder or archive."""
+    path = os.path.abspath(target)
+    if not os.path.exists(path):
+        raise CannotRun(f"{target}: no such file")
+    spec = PathFinder.find_spec("__main__", [path])
+    if spec is not None:
+        return spec
+    if os.path.isdir(path):
+        raise CannotRun(f"{target}: is a folder without a `__main__.py`")
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+    except OSError as error:
+        raise CannotRun(f"{target}: cannot be read: {error.strerror or error}") from error
+    if b"\0" in source:
+        raise CannotRun(f"{target}: is not Python source")
+    return source
+
+
+def _execute(program: Program, found: bytes | ModuleSpec | None) -> int:
     """Runs it as ``__main__``, waits for its threads, and gives its exit code."""
     try:
-        code, namespace = _prepared(program)
+        code, namespace = _prepared(program, found)
         exec(code, namespace)
     except CannotRun:
         raise
@@ -112,28 +131,20 @@ def _execute(program: Program) -> int:
     return result
 
 
-def _prepared(program: Program) -> tuple[types.CodeType, dict[str, Any]]:
+def _prepared(program: Program, found: bytes | ModuleSpec | None) -> tuple[CodeType, dict[str, Any]]:
     """The program's code, and the namespace of the ``__main__`` that it is to run in."""
-    main = types.ModuleType("__main__")
+    main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
-    if program.module:
-        sys.argv = ["-m", *program.arguments]
-        _lead_path(os.getcwd())
-        path = program.target
-        spec: importlib.machinery.ModuleSpec | None = _spec_of(program.target)
-    else:
-        sys.argv = [program.target, *program.arguments]
-        path = os.path.abspath(program.target)
-        spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
-        if spec is None and os.path.isdir(path):
-            raise CannotRun(f"{program.target}: is a folder without a `__main__.py`")
-        _lead_path(os.path.dirname(os.path.realpath(path)) if spec is None else path)
-    if spec is None:
-        main.__file__ = path
-        main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    sys.argv = ["-m" if found is None else program.target, *program.arguments]
+    path = os.path.abspath(program.target)
+    if isinstance(found, bytes):
+        _lead_path(os.path.dirname(os.path.realpath(path)))
+        main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
         main.__dict__["__cached__"] = None
         sys.modules["__main__"] = main
-        return _compiled(program.target, path), main.__dict__
+        return compile(found, path, "exec", dont_inherit=True), main.__dict__
+    _lead_path(os.getcwd() if found is None else path)
+    spec = found or _spec_of(program.target)
     load = getattr(spec.loader, "get_code", None)  # what is written in C has none
     code = load(spec.name) if load is not None else None
     if code is None:
@@ -141,7 +152,7 @@ def _prepared(program: Program) -> tuple[types.CodeType, dict[str, Any]]:
     main.__file__, main.__loader__, main.__spec__ = spec.origin, spec.loader, spec
     main.__package__ = spec.parent
     main.__dict__["__cached__"] = spec.cached
-    if program.module:
+    if found is None:
         sys.argv[0] = spec.origin or program.target
     sys.modules["__main__"] = main
     return code, main.__dict__
@@ -153,11 +164,11 @@ def _lead_path(folder: str) -> None:
         sys.path[0] = folder
 
 
-def _spec_of(name: str) -> importlib.machinery.ModuleSpec:
+def _spec_of(name: str) -> ModuleSpec:
     try:
-        spec = importlib.util.find_spec(name)
+        spec = find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
+            spec = find_spec(f"{name}.__main__")
             if spec is None:
                 raise CannotRun(f"`{name}` is a package without a `__main__`")
     except (ModuleNotFoundError, ValueError) as error:
@@ -165,17 +176,6 @@ def _spec_of(name: str) -> importlib.machinery.ModuleSpec:
     if spec is None:
         raise CannotRun(f"no module called `{name}`")
     return spec
-
-
-def _compiled(target: str, path: str) -> types.CodeType:
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        raise CannotRun(f"{target}: cannot be read: {error.strerror or error}") from error
-    if b"\0" in source:
-        raise CannotRun(f"{target}: is not Python source")
-    return compile(source, path, "exec", dont_inherit=True)
 
 
 def _exit_code(end: SystemExit) -> int:
@@ -221,13 +221,13 @@ def _without_own_frames(error: BaseException | None, seen: set[int]) -> None:
         del entries[0]
     if not (os.environ.get(FULL_TRACEBACK) or _is_own_fault(error, entries)):
         entries = [entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OWN)]
-    following: types.TracebackType | None = None
+    following: TracebackType | None = None
     for entry in reversed(entries):
-        following = types.TracebackType(following, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        following = TracebackType(following, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     error.__traceback__ = following
 
 
-def _is_own_fault(error: BaseException, entries: list[types.TracebackType]) -> bool:
+def _is_own_fault(error: BaseException, entries: list[TracebackType]) -> bool:
     """Whether devlint failed, rather than raised, or passed on, what torch would have raised."""
     if not entries or not entries[-1].tb_frame.f_code.co_filename.startswith(_OWN):
         return False
