@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from devlint.runtime.guard import Guard
 
 Tensor = torch.Tensor
+_MOST_AWAITED: Final = 1000
 REPEATS: Final = 3  # what happens so often in a row comes back
 _TRIP: Final = "_devlint_trip"
 _MODULE_FILE: Final = torch.nn.Module._apply.__code__.co_filename
@@ -50,6 +51,8 @@ class Arrivals:
         """A copy into this memory begins."""
         if frame is not None and record.pending is None:
             self.awaited.append(record)
+            if len(self.awaited) > _MOST_AWAITED:
+                self.awaited.pop(0).pending = None
         record.pending = frame
 
     def arrived(self) -> None:
@@ -172,7 +175,7 @@ def copying(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def from_data(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``torch.tensor(values, device=...)`` copies from pageable memory, and waits for each device scalar in a list."""
     data = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
-    scalars = sum(is_device(device_of(tensor)) for tensor in tensors_in(data))
+    scalars = sum(is_device(device_of(tensor)) for tensor in tensors_in(data))  # torch goes over it too
     with calls.guard.quiet():
         started = time.perf_counter()
         result = _made_from_data(calls, func, args, kwargs)
@@ -186,9 +189,12 @@ def from_data(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 def _made_from_data(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     position, name = (1, "data") if func is Tensor.new_tensor else (0, next(iter(kwargs), ""))
     data = args[position] if len(args) > position else kwargs.get(name)
+    if calls.guard.arrivals.awaited:
+        calls.guard.arrivals.read(args, kwargs)
     started = time.perf_counter()
-    result = calls.look(func, args, kwargs)
+    result = calls.run(func, args, kwargs, mixed=False)  # a list is not looked through: it may be long
     seconds = time.perf_counter() - started
+    calls.made(result, func)
     source, target = device_of(data) if isinstance(data, Tensor) else HOST, device_of(result)
     if source is not None and target is not None and source != target and META not in (source, target):
         _copied(calls, func, data if isinstance(data, Tensor) else None, result, False, seconds)
@@ -263,6 +269,8 @@ def _memory(
     ``to("cpu", non_blocking=True)`` makes its result in pinned memory and does not wait; ``copy_`` to pageable memory
     does (``_to_copy`` in ATen's TensorConversion.cpp; the CUDA runtime's page on synchronization behaviour).
     """
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return None if HOST not in (source, target) else True, False  # no other copy can be captured in a graph
     if source == HOST:
         return tensor is not None and is_pinned(tensor), not asynchronous
     if target == HOST:

@@ -19,10 +19,10 @@ Where it steps aside, and says so in `Report.stepped_aside`:
 - waits inside of C++ on devices other than CUDA, and on CUDA while the program itself uses
   ``torch.cuda.set_sync_debug_mode``.
 
-Not seen: threads that ran before the guard began; work that C++ libraries do in threads of their own; constructors of
-old (``torch.FloatTensor(...)``) and ``torch.from_numpy``, whose tensors have no known origin; a copy of
-``synchronize`` that was imported by name before. Time is what the calling line took, measured on the host; a simulated
-machine gives none.
+Not seen: threads that ran before the guard began; work that C++ libraries do in threads of their own; who made the
+tensors of ``torch.from_numpy`` and of constructors of old (``torch.FloatTensor(...)``); bytes that are copied by
+storages (``torch.load``) or by indexing with host indices; a ``synchronize`` that was imported by name before.
+Time is what the calling line took, measured on the host; a simulated machine gives none.
 """
 
 from __future__ import annotations
@@ -213,6 +213,9 @@ class Guard:
         return self.report
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if self.closed:  # in a fork
+            self._exits.close()
+            return
         if not self.report.simulated and sync_warnings.is_taken():
             self.step_aside("waits in C++", "the program uses `torch.cuda.set_sync_debug_mode` itself")
         dynamo = sys.modules.get("torch._dynamo.utils")
@@ -233,14 +236,15 @@ class Guard:
     @contextmanager
     def looking(self) -> Iterator[None]:
         """Looks at what this thread does."""
-        token = _current.set(self)
+        before = _current.get()
+        _current.set(self)
         self._local.calls, self._local.quiet = Calls(self), 0
         try:
             with self._local.calls:
                 yield
         finally:
             del self._local.calls
-            _current.reset(token)
+            _current.set(before)
 
     @property
     def calls(self) -> Calls | None:

@@ -35,7 +35,8 @@ def stop(listener: Callable[[], None]) -> None:
     global _before, _show
     _listeners.remove(listener)
     if not _listeners and _before is not None:
-        torch.cuda.set_sync_debug_mode(_before)
+        if _before == _OFF:
+            torch.cuda.set_sync_debug_mode(_OFF)
         _before = None
         if warnings.showwarning is _show:
             warnings.showwarning = _shown_by
