@@ -45,7 +45,7 @@ import torch
 
 from devlint.rule import rule_files
 from devlint.runtime.events import Event, Kind, Report
-from devlint.runtime.guard import guard
+from devlint.runtime.guard import On, guard
 from devlint.runtime.placement import HOST, device_of
 from devlint.runtime.simulator import simulate
 from harness import Fixture, FixtureError, fixtures
@@ -161,7 +161,7 @@ def _known() -> set[str]:
     return {"raises", *OF_LINES, *OF_RESULT, *get_args(Kind), *rule_files()}
 
 
-def run(file: Path, machine: Machine | None) -> Outcome:
+def run(file: Path, machine: Machine | None, on: On = "collect") -> Outcome:
     """Runs the program in a machine, under the guard; with ``None`` on the host, and without."""
     module = types.ModuleType(f"{file.stem}_{id(file)}")
     module.__file__ = str(file)
@@ -170,7 +170,7 @@ def run(file: Path, machine: Machine | None) -> Outcome:
     random = torch.get_rng_state(), np.random.get_state()
     sys.modules[module.__name__] = module  # dataclasses and pickle look there
     try:
-        with machine.start() if machine else nullcontext(), guard(on="collect") if machine else nullcontext() as report:
+        with machine.start() if machine else nullcontext(), guard(on=on) if machine else nullcontext() as report:
             outcome.report = report or Report()
             try:
                 with _counting_lines(outcome):

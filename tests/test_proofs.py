@@ -31,6 +31,17 @@ def test_what_is_reported_happens_and_is_gone_once_fixed(fixture: Fixture) -> No
         pytest.fail(wrong, pytrace=False)
 
 
+CRASHES = [fixture for fixture in proofs() if any(claim.what == "raises" for claim in claims(fixture.file))]
+
+
+@pytest.mark.parametrize("fixture", CRASHES, ids=lambda fixture: fixture.id)
+def test_a_guard_that_raises_stops_a_program_where_torch_would(fixture: Fixture) -> None:
+    (claim,) = (claim for claim in claims(fixture.file) if claim.what == "raises")
+    outcome = run(fixture.file, SIMULATED, on="raise")
+    assert outcome.error_row() == claim.row, outcome.error
+    assert claim.error in [kind.__name__ for kind in type(outcome.error).__mro__]
+
+
 @pytest.mark.parametrize("name", rule_files())
 def test_a_rule_has_proofs_or_says_why_it_has_none(name: str) -> None:
     found = proofs(name)
@@ -215,7 +226,11 @@ EXAMPLE = ROOT / "examples" / "faulty_train.py"
 
 
 def _devlint(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "devlint", *arguments]
+    return _python(folder, "-m", "devlint", *arguments)
+
+
+def _python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
     environment = {**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
 
@@ -234,6 +249,7 @@ def test_the_example_crashes_and_runs_once_fixed(tmp_path: Path) -> None:
     fixed = _devlint(tmp_path, *run)
     assert fixed.returncode == 0, fixed.stderr
     assert fixed.stdout.count("epoch") == 3
+    assert fixed.stdout == _python(tmp_path, "train.py").stdout
     assert Report.from_dict(json.loads((tmp_path / "run.json").read_text())).findings == []
 
 
