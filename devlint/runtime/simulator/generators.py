@@ -20,10 +20,10 @@ _by_address: WeakValueDictionary[int, Generator] = WeakValueDictionary()
 
 
 class _Kind(type(_HostGenerator)):  # type: ignore[misc]
-    """Lets generators that torch made itself count as instances."""
+    """Lets generators that torch made itself count as instances of what stands in place of ``torch.Generator``."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _HostGenerator)
+        return isinstance(instance, _HostGenerator) if cls is Generator else cls in type(instance).__mro__
 
 
 class Generator(_HostGenerator, metaclass=_Kind):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def patched(simulator: Simulator) -> Iterator[None]:
 
 def _forget() -> None:
     """Drops what torch remembers of the machine that it runs on: before and after a simulation it is another."""
-    for module in (torch.cuda, torch.backends.mps, getattr(torch, "accelerator", None)):  # 2.6 brought the last
+    for module in (torch, torch.cuda, torch.backends.mps, getattr(torch, "accelerator", None)):  # 2.6 brought the last
         for function in vars(module).values() if module else ():
-            if hasattr(function, "cache_clear"):
+            if isinstance(function, _lru_cache_wrapper):
                 function.cache_clear()
