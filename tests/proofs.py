@@ -58,7 +58,7 @@ FLAGS: dict[str, Callable[[Event], bool]] = {
 }
 OF_LINES = ("runs", "skipped")
 PERMISSIONS = ("redraws", "rounds", "unnamed")
-OF_RESULT = ("differs", *PERMISSIONS)
+OF_PROGRAM = ("differs", *PERMISSIONS)
 
 _CLAIM = re.compile(
     r"(?P<what>[a-z][a-z-]*)(: (?P<why>.+)|( (?P<error>[A-Z]\w*))?"
@@ -158,7 +158,7 @@ def claims(file: Path) -> list[Claim]:
 
 
 def _known() -> set[str]:
-    return {"raises", *OF_LINES, *OF_RESULT, *get_args(Kind), *rule_files()}
+    return {"raises", *OF_LINES, *OF_PROGRAM, *get_args(Kind), *rule_files()}
 
 
 def run(file: Path, machine: Machine | None, on: On = "collect") -> Outcome:
@@ -210,7 +210,10 @@ def prove(fixture: Fixture, machine: Machine) -> str:
     if not 0 < len(fixture.markers) <= sum(claim.what not in PERMISSIONS for claim in said):
         wrong.append("      there is no `#~`, or there are fewer `#!`: each fault needs its proof")
     if fixture.fixed_file.exists():
-        wrong += _wrong_as_fixed(fixed := run(fixture.fixed_file, machine), claims(fixture.fixed_file), fixture)
+        kept = claims(fixture.fixed_file)
+        if sorted(claim.code for claim in kept) != sorted(claim.code for claim in said):
+            wrong.append("      the fix has lost a `#!`, or changed one: what it marks cannot be looked at")
+        wrong += _wrong_as_fixed(fixed := run(fixture.fixed_file, machine), kept, fixture)
         on_host = run(fixture.file, None), run(fixture.fixed_file, None)
         wrong += _wrong_results(written, fixed, *on_host, {claim.what for claim in said}, machine)
     return "\n".join([f"fixtures/{fixture.id}: the proof does not hold", *wrong]) if wrong else ""
@@ -219,7 +222,7 @@ def prove(fixture: Fixture, machine: Machine) -> str:
 def _wrong_as_written(written: Outcome, said: list[Claim], fixture: Fixture) -> list[str]:
     wrong = []
     for claim in said:
-        if claim.what not in OF_RESULT and (got := written.count(claim)) != (claim.times or max(got, 1)):
+        if claim.what not in OF_PROGRAM and (got := written.count(claim)) != (claim.times or max(got, 1)):
             wrong.append(f"{claim.row:>4}  as written: {claim.code}: came true {int(got)} times")
     if written.error and not any(claim.what == "raises" for claim in said):
         wrong.append(f"      as written: {_short(written.error)}")
@@ -234,7 +237,7 @@ def _wrong_as_written(written: Outcome, said: list[Claim], fixture: Fixture) -> 
 def _wrong_as_fixed(fixed: Outcome, said: list[Claim], fixture: Fixture) -> list[str]:
     wrong = [f"{fixed.error_row() or 0:>4}  as fixed: {_short(fixed.error)}"] if fixed.error else []
     for claim in said:
-        if claim.what not in OF_RESULT and (got := fixed.count(claim)) != claim.left:
+        if claim.what not in OF_PROGRAM and (got := fixed.count(claim)) != claim.left:
             wrong.append(f"{claim.row:>4}  as fixed: {claim.code}: came true {int(got)} times")
     for line in fixed.report.findings:
         if line.first.error or line.first.rule in fixture.rules:
@@ -256,6 +259,8 @@ def _wrong_results(
         pairs.append(("written on the host", written_on_host, "fixed on the host", fixed_on_host, True))
     if not {"redraws", "differs"} & said:
         pairs.append(("written", written, "fixed", fixed, True))
+    if fixed_on_host.error and not written_on_host.error:
+        wrong.append(f"      as fixed, on the host: {_short(fixed_on_host.error)}")
     pairs = [pair for pair in pairs if not pair[1].error and not pair[3].error]
     if not pairs and not fixed.error:
         wrong.append("      no two runs have a result to compare")

@@ -126,6 +126,10 @@ def test_a_true_proof_holds(proved) -> None:  # type: ignore[no-untyped-def]
         (FAULTY.replace("#~", "#"), FIXED, "each fault needs its proof"),
         (FAULTY.replace("super()", "1 / 0; super()"), FIXED, "ZeroDivisionError"),
         (FAULTY, FIXED.replace("super()", "1 / 0; super()"), "as fixed: ZeroDivisionError"),
+        (FAULTY, FIXED.replace("super()", "1 / 0; super()"), "as fixed, on the host: ZeroDivisionError"),
+        (FAULTY, FIXED.replace("#! raises", "# raises"), "the fix has lost a `#!`"),
+        (FAULTY.replace("#! ", "#! unnamed: why  #! "), FIXED.replace("#! ", "#! unnamed: why  #! "), "after all"),
+        (FAULTY.replace("torch.arange(3) ", "torch.arange(3) + 0 "), FIXED, "the guard does not say tensor-without-"),
     ],
 )
 def test_a_proof_that_does_not_hold_says_what_is_wrong(faulty, fixed, complaint, proved) -> None:  # type: ignore[no-untyped-def]
