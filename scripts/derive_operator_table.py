@@ -39,7 +39,7 @@ from torchgen.model import DeviceCheckType, NativeFunction
 from torchgen.model import DispatchKey as Key
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from operator_samples import Call, calls, mixed, mixes, write_table
+from operator_samples import Call, calls, mixed, mixes, places_of, tensors_of, write_table
 
 HOST, DEVICE = "host", "device"
 PLACE = "_place_in_table"  # set on storages; storages without it belong to no side
@@ -210,16 +210,25 @@ class Places(TorchDispatchMode):
                     return parts(*args, **kwargs)
         result = func(*args, **kwargs)
         place = DEVICE if DEVICE in places else HOST if places else None
-        if func._schema.name in FOLLOWS_FIRST:
+        if func._schema.name.removeprefix("aten::").rstrip("_") in FOLLOWS_FIRST:
             place = operands[0][2]
-        for tensor in _tensors_in(result):
-            storage = _storage(tensor)
-            if place is not None and getattr(storage, PLACE, None) is None:
-                setattr(storage, PLACE, place)
+        elif func._schema.name in FACTORIES:
+            place = HOST
+        each = func._schema.name.startswith("aten::_foreach_")  # an operation of its own for each item
+        packed = func._schema.name == "aten::_pack_padded_sequence"  # the sizes it returns second are the host's
+        for i, tensor in enumerate(_tensors_in(result)):
+            storage, own = _storage(tensor), operands[i][2] if each else HOST if packed and i else place
+            if own is not None and getattr(storage, PLACE, None) is None:
+                setattr(storage, PLACE, own)
         return result
 
 
-FOLLOWS_FIRST = {"aten::copy_", "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+# The result is where the first operand is, wherever the others are.
+FOLLOWS_FIRST = set(
+    """copy index index_put index_fill masked_fill _unsafe_index fill bernoulli _ctc_loss slice_scatter select_scatter
+    diagonal_scatter as_strided_scatter""".split()
+)
+FACTORIES = {"aten::linspace", "aten::logspace"}  # they read their operands as numbers
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
@@ -389,7 +398,7 @@ WORDS = (
 
 
 def pretended(call: Call, path: str, way: str) -> str:
-    """What ``FakeTensorMode`` says to this mix; nothing where it goes on."""
+    """What ``FakeTensorMode`` says to this mix, or ``passes:`` and where the result is."""
     mode = FakeTensorMode()
 
     def place(at: str, tensor: Tensor) -> Tensor:
@@ -402,17 +411,17 @@ def pretended(call: Call, path: str, way: str) -> str:
     try:
         placed = mixed(call, path, way, lambda tensor: tensor).with_tensors(place)
         with mode:
-            placed()
+            result = placed()
     except Exception as error:  # fake tensors refuse much that has nothing to do with devices
         return f"{type(error).__name__}: {error}".splitlines()[0]
-    return ""
+    return f"passes: {places_of(result)}"
 
 
 # The table ------------------------------------------------------------------------------------------------------------
 
 
-def followed(call: Call, path: str, way: str) -> str:
-    """Which operation of this mix torch would refuse, and why; nothing where it would run.
+def followed(call: Call, path: str, way: str) -> tuple[str, str]:
+    """Which operation of this mix torch would refuse, and why, or nothing; and where the result is.
 
     Raises:
         UnknownError: one that nothing is known of.
@@ -425,10 +434,11 @@ def followed(call: Call, path: str, way: str) -> str:
     placed = mixed(call, path, way, lambda tensor: tensor).with_tensors(place)
     try:
         with Places():
-            placed()
+            result = placed()
     except RefusedError as refused:
-        return str(refused)
-    return ""
+        return str(refused), ""
+    places = {getattr(_storage(tensor), PLACE, None) or HOST for tensor in tensors_of(result)}
+    return "", " and ".join(sorted(places))
 
 
 def main() -> None:
@@ -439,23 +449,24 @@ def main() -> None:
     second_opinion = parser.parse_args().second_opinion
     operators: dict[str, Any] = {}
     for call in calls():
-        entry: dict[str, Any] = {"passes": [], "raises": {}}
+        entry: dict[str, Any] = {"passes": {}, "raises": {}}
         for path, way in mixes(call):
             try:
-                refused = followed(call, path, way)
+                refused, where = followed(call, path, way)
             except UnknownError as unknown:
                 entry["unknown"] = str(unknown)
                 continue
             fake = pretended(call, path, way)
-            if second_opinion and bool(fake) != bool(refused):
-                print(f"{call.name}, {path} {way}: {refused or 'passes'}; fake: {fake or 'passes'}")
+            verdict = refused or f"passes: {where}"
+            if second_opinion and fake != verdict and "passes: " in fake + verdict:
+                print(f"{call.name}, {path} {way}: {verdict}; fake: {fake}")
             if not refused and fake.startswith("RuntimeError") and any(words in fake for words in WORDS):
                 refused = f"{call.name}: {fake}"
             if refused:
                 why = "RuntimeError: " + refused.partition(": ")[2].removeprefix("RuntimeError: ").partition(",")[0]
                 entry["raises"].setdefault(why, []).append(f"{path} {way}")
             else:
-                entry["passes"].append(f"{path} {way}")
+                entry["passes"].setdefault(where, []).append(f"{path} {way}")
         operators[call.name] = entry
     if not second_opinion:
         write_table({"provenance": "derived", "torch": torch.__version__, "gpu": None}, operators)

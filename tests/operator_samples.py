@@ -276,6 +276,12 @@ def tensors_of(result: Any) -> list[Tensor]:
     return [tensor for item in result for tensor in tensors_of(item)] if isinstance(result, (list, tuple)) else []
 
 
+def places_of(result: Any) -> str:
+    """``host``, ``device``, both by name, or nothing for a result without tensors."""
+    on = {"host" if tensor.device.type == "cpu" else "device" for tensor in tensors_of(result)}
+    return " and ".join(sorted(on))
+
+
 # The table: one line an operator ------------------------------------------------------------------------------------
 
 
@@ -283,11 +289,19 @@ def read_table() -> dict[str, Any]:
     """The expected table.
 
     ``provenance``: "measured" or "derived"; ``torch``, ``gpu``: with which; ``operators``: by name, the mixes that
-    pass, those that raise by the type and the first words of the error, and ``same``: how a call with everything on
-    the device compares with the host's (measured tables alone).
+    pass, by where their results are (`places_of`), those that raise, by the type and the first words of the error, and
+    ``same``: how a call with everything on the device compares with the host's (measured tables alone).
     """
     table: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
     return table
+
+
+def verdicts(entry: dict[str, Any]) -> dict[str, str]:
+    """What one operator's entry says of each mix: ``raises``, or ``passes`` and where the result is."""
+    passes = {
+        mix: f"passes, result on {place or 'neither'}" for place, mixes_ in entry["passes"].items() for mix in mixes_
+    }
+    return passes | {mix: "raises" for mixes_ in entry["raises"].values() for mix in mixes_}
 
 
 def write_table(head: dict[str, Any], operators: dict[str, Any], path: Path = TABLE) -> None:

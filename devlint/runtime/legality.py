@@ -40,12 +40,13 @@ from devlint.runtime.legality_table import (
     ARGUMENTS_ON_HOST,
     CLAMPED,
     ELEMENTWISE,
+    FOLLOWS_FIRST,
     HOST_ONLY,
     NAMESPACES,
     SCALARS_AT,
 )
 
-__all__ = ["HOST_ONLY", "Operand", "Refusal", "refusal"]
+__all__ = ["HOST_ONLY", "Operand", "Refusal", "follows_first", "refusal"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,14 @@ def refusal(
     if message is None:
         return None
     return Refusal(RuntimeError, message, tuple(Operand(o.name, o.tensor, o.device) for o in operands))
+
+
+def follows_first(func: torch._ops.OpOverload) -> bool:
+    """Whether the result of a mix is where the first operand is; else it is on the device.
+
+    Results that are operands (``out=``, in-place) stay where they are, and are none of this.
+    """
+    return _name(func) in FOLLOWS_FIRST
 
 
 # The operands of a call -----------------------------------------------------------------------------------------------

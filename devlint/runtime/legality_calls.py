@@ -22,9 +22,9 @@ from devlint.runtime.legality import DeviceOf, Operand, Refusal
 _OUT_IS_COPIED: Final = frozenset({"diag", "diff", "slice_scatter", "bernoulli"})
 
 
-def concerns(function: Any, kwargs: dict[str, Any]) -> bool:
+def concerns(function: Any, kwargs: dict[str, Any] | None) -> bool:
     """Whether `call_refusal` has anything to say of such a call; meant to be cheap, for every call of a program."""
-    return function in _CHECKS or "out" in kwargs
+    return function in _CHECKS or (kwargs is not None and "out" in kwargs)
 
 
 def call_refusal(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device_of: DeviceOf) -> Refusal | None:

@@ -91,3 +91,11 @@ HOST_ONLY: Final = frozenset(
         "aten::_foreach_addcdiv_",
     }
 )
+
+# Where the first operand is, there is the result, wherever the others are.
+FOLLOWS_FIRST: Final = frozenset(
+    """
+    copy index _unsafe_index index_put _unsafe_index_put _unsafe_masked_index_put_accumulate index_fill masked_fill fill
+    bernoulli _ctc_loss slice_scatter select_scatter diagonal_scatter as_strided_scatter randint_like
+    """.split()
+)

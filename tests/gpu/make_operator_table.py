@@ -20,9 +20,22 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from operator_samples import TABLE, Call, calls, draws, mixed, mixes, read_table, tensors_of, write_table
+from operator_samples import (
+    TABLE,
+    Call,
+    calls,
+    draws,
+    mixed,
+    mixes,
+    places_of,
+    read_table,
+    tensors_of,
+    verdicts,
+    write_table,
+)
 
 SAME = "same"
+PASSES = "passes: "
 UNINITIALISED = ("empty", "new_empty")
 LOST = "CUDA error"  # the process has no GPU any more
 WORDS = 80  # characters of an error's text that are kept
@@ -43,15 +56,15 @@ def work(device: str) -> None:
 
 
 def outcome(call: Call, mix: str, device: str) -> str:
-    """``passes``, or the type and the first words of what torch raises."""
+    """``passes:`` and where the result is, or the type and the first words of what torch raises."""
     path, _, way = mix.partition(" ")
     try:
-        mixed(call, path, way, lambda tensor: tensor.to(device))()
+        result = mixed(call, path, way, lambda tensor: tensor.to(device))()
         if device == "cuda":
             torch.cuda.synchronize()
     except Exception as error:  # what torch raises is the answer
         return described(error)
-    return "passes"
+    return f"{PASSES}{places_of(result)}"
 
 
 def compared(call: Call, device: str) -> str:
@@ -113,12 +126,12 @@ def measured(device: str) -> dict[str, Any]:
     worker = Worker(device)
     operators = {}
     for call in calls():
-        entry: dict[str, Any] = {SAME: worker.ask(call.name, SAME), "passes": [], "raises": {}}
-        if not entry[SAME].startswith("raises"):
+        entry: dict[str, Any] = {SAME: worker.ask(call.name, SAME), "passes": {}, "raises": {}}
+        if not entry[SAME].startswith("raises NotImplementedError"):
             for path, way in mixes(call):
                 answer = worker.ask(call.name, f"{path} {way}")
-                kind = entry["passes"] if answer == "passes" else entry["raises"].setdefault(answer, [])
-                kind.append(f"{path} {way}")
+                passes, where = answer.startswith(PASSES), answer.removeprefix(PASSES)
+                entry["passes" if passes else "raises"].setdefault(where, []).append(f"{path} {way}")
         operators[call.name] = entry
     return operators
 
@@ -127,11 +140,10 @@ def differences(operators: dict[str, Any]) -> list[str]:
     """Where the committed table says otherwise, mix by mix."""
     found = []
     for name, entry in read_table()["operators"].items():
-        passes = set(operators.get(name, {}).get("passes", ()))
-        raises = {mix for mixes_ in operators.get(name, {}).get("raises", {}).values() for mix in mixes_}
-        found += [f"{name}, {mix}: raises, not passes" for mix in entry["passes"] if mix in raises]
-        expected = [mix for mixes_ in entry["raises"].values() for mix in mixes_]
-        found += [f"{name}, {mix}: passes, not raises" for mix in expected if mix in passes]
+        expected, here = verdicts(entry), verdicts(operators.get(name, {"passes": {}, "raises": {}}))
+        for mix in expected.keys() & here.keys():
+            if expected[mix] != here[mix]:
+                found.append(f"{name}, {mix}: {here[mix]}, not {expected[mix]}")
     return found
 
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from devlint.runtime.legality_calls import call_refusal, concerns
+from devlint.runtime.placement import device_of, unhooked
+
 if TYPE_CHECKING:
     from devlint.runtime.simulator import Simulator
 
@@ -44,6 +47,11 @@ class Functions(TorchFunctionMode):
         self.simulator = simulator
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if concerns(func, kwargs):
+            with unhooked():
+                refused = call_refusal(func, args, kwargs or {}, device_of)
+            if refused is not None:
+                raise refused.error(refused.message)
         handler = _handlers.get(func)
         if handler is not None:
             result = handler(self.simulator, func, args, kwargs or {})

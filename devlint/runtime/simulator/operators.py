@@ -8,7 +8,7 @@ import torch
 from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devlint.runtime.legality import HOST_ONLY, refusal
+from devlint.runtime.legality import HOST_ONLY, follows_first, refusal
 from devlint.runtime.placement import ANYWHERE, ATTRIBUTE, HOST, Record, device_of, storage_of, tensors_in, unhooked
 from devlint.runtime.simulator.moves import bring_gradient_home
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 _PLAIN, _COMPOSITE, _FRESH, _COPY, _READ_BY_HOST = range(5)
 
 _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
-
-# Where the first operand is, there is the result, whatever the others are.
-_FOLLOWS_FIRST: Final = frozenset({"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::copy"})
 
 
 class Operators(TorchDispatchMode):
@@ -80,7 +77,7 @@ class Operators(TorchDispatchMode):
                 anywhere = True
             elif place is None:
                 place = record.place
-            elif place != record.place:
+            elif place is not record.place and place != record.place:
                 mixed = True
         if kind != _PLAIN:
             if kind == _FRESH and place is None and not anywhere:
@@ -107,9 +104,9 @@ class Operators(TorchDispatchMode):
             raise refused.error(refused.message)
         name = func._schema.name
         result: Any = place
-        if name.endswith("_"):
-            result = None
-        elif name in _FOLLOWS_FIRST:
+        if func._schema.is_mutable:
+            result = None  # what was written to is where it was
+        elif follows_first(func):
             result = self._pretended(args[0])
         elif name == "aten::_pack_padded_sequence":
             result = [self._pretended(args[0]), None]  # the batch sizes are the host's
@@ -133,10 +130,13 @@ class Operators(TorchDispatchMode):
         elif isinstance(result, (list, tuple)):
             for one in result:
                 self._mark(one, place)
-        elif isinstance(result, torch.Tensor) and not result.is_meta:
-            storage = storage_of(result)
+        elif isinstance(result, torch.Tensor):
+            try:
+                storage = result.untyped_storage()
+            except (NotImplementedError, RuntimeError):
+                storage = storage_of(result)
             record = getattr(storage, ATTRIBUTE, None)
-            if storage is None or (record is not None and record.place is not None):
+            if storage is None or (record is not None and record.place is not None) or result.is_meta:
                 return
             if place is not ANYWHERE and place.type == "mps" and result.dtype is torch.float64:
                 raise TypeError(
@@ -149,15 +149,13 @@ class Operators(TorchDispatchMode):
 def _records(values: Any, found: list[Record | None]) -> None:
     """The records of the tensors among `values` and in their lists; ``None`` for one on the host without a record."""
     for value in values:
-        kind = type(value)
-        if kind in _NO_TENSOR:
+        if type(value) in _NO_TENSOR:
             continue
         if isinstance(value, torch.Tensor):
             try:
-                storage = value.untyped_storage()
+                found.append(getattr(value.untyped_storage(), ATTRIBUTE, None))
             except (NotImplementedError, RuntimeError):  # sparse, or of ``torch.func``
-                storage = storage_of(value)
-            found.append(getattr(storage, ATTRIBUTE, None))
+                found.append(getattr(storage_of(value), ATTRIBUTE, None))
         elif isinstance(value, (list, tuple)):
             _records(value, found)
 
