@@ -74,7 +74,7 @@ def audit(
         if tool is not None:
             report.stepped_aside[type(model).__name__] = f"{tool} places its parameters and inputs"
         trained = _trained(chosen) if chosen else None
-        for event in modules.look(model, asked, trained):
+        for event in modules.look(inventory, asked, trained):
             report.add(event)
         for one in chosen:
             for event in optimizers.look(one, model):

@@ -112,7 +112,7 @@ class Observer:
                 known = self._inside.get(id(inner))
                 if inner is not module and (known is None or known.of() is not inner):
                     self._inside[id(inner)] = Seen(weakref.ref(inner, self._forget(self._inside, id(inner))), path)
-            events = [*modules.look(module), *self._input(module, args, "")]
+            events = [*modules.look(modules.Inventory.of(module)), *self._input(module, args, "")]
         self._say(events)
 
     def returned(self, module: nn.Module, args: Any, output: Any) -> None:

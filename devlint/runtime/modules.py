@@ -26,7 +26,9 @@ from devlint.runtime.placement import HOST, device_of, record_of, tensors_in, un
 from devlint.runtime.site import Site, here, site_of
 
 META: Final = torch.device("meta")
-NOTHING_TO_COMPARE: Final = "it has no parameters and no buffers, so there is no device to compare with"
+NOTHING_TO_COMPARE: Final = (
+    "it has no parameters and no buffers with a dimension, so there is no device to compare with"
+)
 _CONTAINERS: Final = (nn.ParameterList, nn.ParameterDict)
 _OWN: Final = frozenset(vars(nn.Module()))
 _ENTRIES: Final = 100  # looked at in a plain list or dict
@@ -85,7 +87,7 @@ class Inventory:
 
     Attributes:
         model: what was looked at. main: where most of its tensors are, an accelerator before the host; ``None`` for a
-            model without parameters and buffers. tensors: by name; a tensor with two names has the first.
+            model without any but zero-dimensional ones on the host. tensors: by name; a tensor with two names has the first.
         places: of each of them; what may be anywhere is left out.
     """
 
@@ -96,13 +98,18 @@ class Inventory:
 
     @classmethod
     def of(cls, model: nn.Module) -> Inventory:
-        self = cls(model, tensors=dict(_own_tensors(model, recurse=True)))
+        self = cls(model, tensors={**dict(model.named_parameters()), **dict(model.named_buffers())})
         for name, tensor in self.tensors.items():
             place = device_of(tensor)
             if place is not None:
                 self.places[name] = place
-        self.main = self.main_below("")
+        self.main = _main(Counter(place for name, place in self.places.items() if not _goes_anywhere(self, name)))
         return self
+
+    @cached_property
+    def whole(self) -> bool:
+        """Everything on one device, zero-dimensional host tensors left out."""
+        return all(place == self.main or _goes_anywhere(self, name) for name, place in self.places.items())
 
     @cached_property
     def _below(self) -> dict[str, Counter[torch.device]]:
@@ -122,6 +129,8 @@ class Inventory:
 
     def only_below(self, path: str) -> torch.device | None:
         """Where the tensors below `path` are, if they are all on one device (and there are any)."""
+        if self.whole:
+            return self.main
         counts = self._below.get(path, ())
         return next(iter(counts)) if len(counts) == 1 else None
 
@@ -129,16 +138,6 @@ class Inventory:
     def moves(self) -> bool:
         """Whether the model's code moves tensors, or cannot be read."""
         return moves_tensors(self.model)
-
-    @property
-    def whole(self) -> bool:
-        """Everything on one device, zero-dimensional host tensors left out."""
-        return len(self._below.get("", ())) == 1
-
-
-def _own_tensors(module: nn.Module, recurse: bool) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(recurse=recurse)
-    yield from module.named_buffers(recurse=recurse)
 
 
 def _goes_anywhere(inventory: Inventory, name: str) -> bool:
@@ -153,17 +152,16 @@ def _main(counts: Counter[torch.device]) -> torch.device | None:
 
 
 def look(
-    model: nn.Module, device: torch.device | None = None, trained: Container[int] | None = None
+    inventory: Inventory, device: torch.device | None = None, trained: Container[int] | None = None
 ) -> Iterator[Event]:
-    """Everything out of place in `model`.
+    """Everything out of place in a model, whose parts the events name by their path.
 
     Args:
-        model: any module; the events name its parts by their path from here.
+        inventory: of the model.
         device: where all of it should be; by default where most of it is.
         trained: ids of the parameters that an optimizer trains, if that is known.
     """
-    inventory = Inventory.of(model)
-    if inventory.main is not None and placed_by(model) is None:
+    if inventory.main is not None and (device or not inventory.whole) and placed_by(inventory.model) is None:
         yield from _split_modules(inventory)
         yield from _split_model(inventory, device)
     yield from _plain_attributes(inventory, device, trained)
@@ -177,7 +175,7 @@ def _split_modules(inventory: Inventory) -> Iterator[Event]:
     for path, module in inventory.model.named_modules():
         if isinstance(module, _CONTAINERS):
             continue
-        names = [_join(path, name) for name, _ in _own_tensors(module, recurse=False)]
+        names = [_join(path, name) for name in (*module._parameters, *module._buffers)]
         names = [name for name in names if name in inventory.places and not _goes_anywhere(inventory, name)]
         main = inventory.main_below(path)
         away = [name for name in names if inventory.places[name] != main]
@@ -362,10 +360,10 @@ def inputs_away(
     """Inputs that are about to meet the parameters of `module` on another device than `home`, where those are.
 
     Zero-dimensional tensors and one-dimensional integers (indices, lengths, which may or must be on the host) are left
-    alone, and so is every module whose code moves tensors; `moves` says so where it is known already.
+    alone, and so is every module whose code or hooks move tensors; `moves` says so where it is known already.
     """
     away = [tensor for tensor in tensors_in((*args, *kwargs.values()), depth=2) if _is_away(tensor, home)]
-    if not away or (moves_tensors(module) if moves is None else moves):
+    if not away or (moves_tensors(module) or placed_by(module) is not None if moves is None else moves):
         return
     names = _argument_names(module, args, kwargs)
     for tensor in away:

@@ -105,9 +105,9 @@ class Watch:
         if inventory.main is None and self._device is None:
             self.report.stepped_aside[type(module).__name__] = modules.NOTHING_TO_COMPARE
             return []
-        events = list(modules.look(module, self._device))
-        home = self._device if self._device is not None and inventory.main is None else inventory.main
-        if home is not None and (inventory.whole or inventory.main is None) and modules.placed_by(module) is None:
+        events = list(modules.look(inventory, self._device))
+        home = inventory.main or self._device
+        if home is not None and inventory.whole:
             events += modules.inputs_away(module, args, kwargs, home, "")
         return events
 
