@@ -162,6 +162,8 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_cuda_sleep": nothing,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_ipc_collect": nothing,
+        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_clearCublasWorkspaces": nothing,  # Lightning does before a training
         "_cuda_canDeviceAccessPeer": lambda one, other: one != other,
         "_cuda_getArchFlags": lambda: f"sm_{CAPABILITY[0]}{CAPABILITY[1]}",
         "_cuda_getAllocatorBackend": lambda: "native",
