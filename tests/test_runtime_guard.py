@@ -822,7 +822,7 @@ def test_what_comes_after_the_last_step_counts() -> None:
 
 
 @simulated
-def test_steps_of_optimizers_count_only_where_none_is_marked_and_only_of_the_first() -> None:
+def test_steps_of_optimizers_count_only_where_none_is_marked_and_only_of_one() -> None:
     first, second = nn.Linear(3, 1).to(GPU), nn.Linear(3, 1).to(GPU)
     optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (first, second)]
 
@@ -835,6 +835,11 @@ def test_steps_of_optimizers_count_only_where_none_is_marked_and_only_of_the_fir
         for _ in range(3):
             one_step()
     assert report.steps == 3
+    with devlint.guard() as report:
+        for optimizer in (optimizers[0], *optimizers[1:] * 4):  # one model after the other
+            (first(on_gpu(2, 3)) + second(on_gpu(2, 3))).sum().backward()
+            optimizer.step()
+    assert report.steps == 1 + 3
     with devlint.guard() as report:
         for _ in range(2):
             for _ in range(4):

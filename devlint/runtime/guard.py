@@ -6,9 +6,9 @@
             devlint.step()
 
 Steps. `step` marks the end of one, or its beginning: what lies between two marks is a step, and so is what comes before
-the first and after the last. A program that never calls it has a step for each ``step()`` of the optimizer that was
-first to step. The first `warmup_steps` are not held against budgets. Budgets hold for each single step; where nothing
-marks steps, for the whole.
+the first and after the last. A program that never calls it has a step for each ``step()`` of one optimizer: the first,
+until another steps twice without it. The first `warmup_steps` are not held against budgets. Budgets hold for each single
+step; where nothing marks steps, for the whole.
 
 What is held against ``max_syncs`` are all waits of the host, those of copies included; what happens under `allow_sync`
 is held against no budget. Guards nest: each sees everything, and has its own report and budgets.
@@ -182,7 +182,8 @@ class Guard:
         self._budgets = _Budgets(budgets)
         self._began = 0.0
         self._marked = False  # by `step`: then optimizers are not asked
-        self._optimizer: weakref.ref[Any] | None = None
+        self._leader: weakref.ref[Any] | None = None  # the optimizer whose steps count
+        self._others: set[int] = set()  # optimizers that stepped since it did
         self._warned: set[int] = set()
         self._lock = threading.RLock()
         self._local = threading.local()
@@ -225,6 +226,8 @@ class Guard:
         report = self.report
         report.duration = time.perf_counter() - self._began
         report.devices = _devices()
+        if not report.simulated and any(not name.startswith("cuda") for name in report.devices):
+            self.step_aside("waits in C++", "only CUDA tells of them")
         if kind is None:
             report.failures += self._budgets.failures(report.steps, report.warmup_steps)
             if report.failures and self.on == "raise":
@@ -321,12 +324,14 @@ class Guard:
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._marked or self.calls is None:
             return
-        first = self._optimizer() if self._optimizer is not None else None
-        if first is None:
-            self._optimizer = weakref.ref(optimizer)
-        if first is None or first is optimizer:
-            with self._lock:
+        with self._lock:
+            leader = self._leader() if self._leader is not None else None
+            if leader is None or leader is optimizer or id(optimizer) in self._others:
+                self._leader = weakref.ref(optimizer)
+                self._others.clear()
                 self._mark()
+            else:
+                self._others.add(id(optimizer))
 
     def _mark(self) -> None:
         report = self.report
