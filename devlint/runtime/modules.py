@@ -87,7 +87,7 @@ class Inventory:
 
     Attributes:
         model: what was looked at. main: where most of its tensors are, an accelerator before the host; ``None`` for a
-            model without any but zero-dimensional ones on the host. tensors: by name; a tensor with two names has the first.
+            model without any but zero-dimensional ones on the host. tensors: by name; one with two names has the first.
         places: of each of them; what may be anywhere is left out.
     """
 
