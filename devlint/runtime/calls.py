@@ -69,7 +69,7 @@ class Calls(TorchFunctionMode):
             return handler(self, func, args, kwargs or {})
         except DevicePlacementError as error:
             if is_own_traceback(error.__traceback__):  # the user's line, then this one, and no more of ours
-                error.__traceback__ = None
+                raise error.with_traceback(None) from error.__cause__
             raise
 
     def look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

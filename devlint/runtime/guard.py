@@ -7,8 +7,8 @@
 
 Steps. `step` marks the end of one, or its beginning: what lies between two marks is a step, and so is what comes before
 the first and after the last. A program that never calls it has a step for each ``step()`` of one optimizer: the first,
-until another steps twice without it. The first `warmup_steps` are not held against budgets. Budgets hold for each single
-step; where nothing marks steps, for the whole.
+until another steps twice without it. Budgets hold for each single step but the first `warmup_steps`; where nothing
+marks steps, for the whole.
 
 What is held against ``max_syncs`` are all waits of the host, those of copies included; what happens under `allow_sync`
 is held against no budget. Guards nest: each sees everything, and has its own report and budgets.
@@ -22,7 +22,8 @@ Where it steps aside, and says so in `Report.stepped_aside`:
 Not seen: threads that ran before the guard began; work that C++ libraries do in threads of their own; who made the
 tensors of ``torch.from_numpy`` and of constructors of old (``torch.FloatTensor(...)``); bytes that are copied by
 storages (``torch.load``) or by indexing with host indices; a ``synchronize`` that was imported by name before.
-Time is what the calling line took, measured on the host; a simulated machine gives none.
+Time is what the calling line took, measured on the host; a simulated machine gives none, and begins before the guard:
+``with devlint.simulate(2), devlint.guard():``.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class Guard:
                 raise ValueError(f"`{name}` is a number from 0, not {value!r}")
         self.on = on
         self.closed = True
-        self.report = Report(torch=torch.__version__, warmup_steps=warmup_steps)
+        self.report = Report(torch=str(torch.__version__), warmup_steps=warmup_steps)
         self.arrivals = copies.Arrivals(self)
         self.history = History(self.emit)
         self.last_moves: dict[copies.Spot, tuple[weakref.ref[torch.Tensor], int | None, torch.device, int]] = {}
@@ -348,7 +349,7 @@ class Guard:
 
     def _operator(self, func: Any, args: tuple[Any, ...]) -> None:
         """The simulator runs an ATen operation in this thread."""
-        if self.calls is not None and not self.is_quiet and waits.waits_in_simulation(func, args):
+        if waits.waits_in_simulation(func, args) and self.calls is not None and not self.is_quiet:
             waits.waited_inside(self)
 
 
@@ -366,9 +367,9 @@ class _Budgets:
     """What may be spent in a step, what was, and the worst step for each budget that was not kept."""
 
     _WORDS: Final = {
-        "max_syncs": ("waits for a device", ""),
-        "max_bytes_to_device": ("bytes copied to devices", " bytes"),
-        "max_bytes_to_host": ("bytes copied to the host", " bytes"),
+        "max_syncs": ("the host waited {} times for a device", "{} times"),
+        "max_bytes_to_device": ("{} bytes were copied to devices", "{} bytes"),
+        "max_bytes_to_host": ("{} bytes were copied to the host", "{} bytes"),
     }
 
     def __init__(self, limits: dict[str, int | None]) -> None:
@@ -405,12 +406,12 @@ class _Budgets:
             ]
         found = []
         for name, (total, step, spent) in self._worst.items():
-            what, unit = self._WORDS[name]
+            what, each = self._WORDS[name]
             where = f"in step {step + 1}" if steps else "in all"
             others = f", too many in {self._broken[name]} of {steps + 1 - warmup_steps} steps" if steps else ""
             lines = "; ".join(
-                f"{site or 'inside torch'} `{site.code if site and site.code else operation}` {number}{unit}"
+                f"{site or 'inside torch'} `{site.code if site and site.code else operation}` {each.format(number)}"
                 for (site, operation), number in spent.most_common(_MOST_LINES)
             )
-            found.append(f"`{name}={self.limits[name]}`: {total} {what} {where}{others}: {lines}")
+            found.append(f"`{name}={self.limits[name]}`: {what.format(total)} {where}{others}: {lines}")
         return found

@@ -66,7 +66,7 @@ class _Checking(TorchDispatchMode):
 
     def refuse(self, refused: Refusal) -> None:
         """Torch will not run this."""
-        self.refused = _Refused(refused.operands, refused.message)
+        self.refused = self.refused or _Refused(refused.operands, refused.message)
         if self.raises:
             raise self.refused
 
