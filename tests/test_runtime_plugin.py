@@ -247,3 +247,119 @@ def test_workers_of_xdist_have_the_devices_and_the_guard(pytester):
     result = pytester.runpytest_subprocess("-n", "1", "--simulate-gpus", "2", "--device-guard")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*DevicePlacementError: *"])
+
+
+# callbacks, in the real packages --------------------------------------------------------------------------
+
+LIGHTNING = """
+import sys, torch
+from importlib import import_module
+from devlint.runtime.simulator import simulate
+
+package = import_module(sys.argv[1])
+
+class Net(package.LightningModule):
+    def __init__(self, faulty=False):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.shift = torch.zeros(2) if faulty else 0.0
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch[0] + self.shift).sum()
+        loss.item()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+def fit(guard, net):
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    data = torch.utils.data.TensorDataset(torch.ones(8, 2))
+    loader = torch.utils.data.DataLoader(data, batch_size=2)
+    trainer = package.Trainer(max_epochs=1, accelerator="gpu", devices=1, callbacks=[guard], **quiet)
+    trainer.fit(net, loader)
+
+with simulate(1):
+    from devlint.runtime.errors import BudgetExceeded
+    from devlint.runtime.guard import current
+    from devlint.runtime.lightning import DeviceGuard
+
+    guard = DeviceGuard()
+    assert isinstance(guard, package.Callback) and not guard.report.lines
+    fit(guard, Net())
+    print(guard.report.steps, [line.first.rule for line in guard.report.of("waited")], current())
+    try:
+        fit(DeviceGuard(max_syncs=0, warmup_steps=1), Net())
+    except BudgetExceeded as error:
+        print("exceeded", "loss.item()" in str(error), current())
+    faulty = DeviceGuard()
+    try:
+        fit(faulty, Net(faulty=True))
+    except RuntimeError as error:
+        print("raised", "shift" in str(error), faulty.report.ok, current())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_a_lightning_training_is_guarded_step_by_step(pytester, package):
+    script = pytester.makepyfile(train=LIGHTNING)
+    result = pytester.run(sys.executable, script, package)
+    assert result.ret == 0
+    printed = [line for line in result.outlines if line.startswith(("4 ", "exceeded", "raised"))]
+    assert printed == ["4 ['host-sync-in-loop'] None", "exceeded True None", "raised True False None"]
+
+
+TRANSFORMERS = """
+import torch
+from devlint.runtime.simulator import simulate
+
+with simulate(1):
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    from devlint.runtime.errors import BudgetExceeded
+    from devlint.runtime.guard import current
+    from devlint.runtime.transformers import DeviceGuardCallback
+
+    def train(guard, forward=None):
+        ends = dict(bos_token_id=0, eos_token_id=0)
+        model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=20, n_positions=8, **ends))
+        if forward is not None:
+            model.lm_head.forward = forward
+        data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 8
+        options = dict(report_to=[], save_strategy="no", disable_tqdm=True, logging_strategy="no", max_steps=4)
+        arguments = TrainingArguments("out", per_device_train_batch_size=2, **options)
+        Trainer(model=model, args=arguments, train_dataset=data, callbacks=[guard]).train()
+
+    guard = DeviceGuardCallback()
+    train(guard)
+    copied = sum(line.bytes for line in guard.report.of("moved"))
+    print("trained", guard.report.steps, guard.report.ok, copied, current())
+    try:
+        train(DeviceGuardCallback(max_bytes_to_device=100, warmup_steps=1))
+    except BudgetExceeded as error:
+        print("exceeded", str(error).split(":")[0], current())
+
+    broken = DeviceGuardCallback()
+    try:
+        train(broken, lambda hidden: hidden + torch.ones(8))
+    except RuntimeError as error:
+        print("raised", "torch.ones" in str(error), current() is not None)
+        broken.close()
+        print("closed", broken.report.ok, current())
+"""
+
+
+@pytest.mark.slow
+def test_a_training_of_transformers_is_guarded_step_by_step(pytester):
+    script = pytester.makepyfile(train=TRANSFORMERS)
+    result = pytester.run(sys.executable, script)
+    assert result.ret == 0
+    printed = [line for line in result.outlines if line.startswith(("trained", "exceeded", "raised", "closed"))]
+    assert printed == [
+        "trained 4 True 1024 None",  # two tensors of 2 x 8 int64 in each step
+        "exceeded `max_bytes_to_device=100` None",
+        "raised True True",
+        "closed False None",
+    ]

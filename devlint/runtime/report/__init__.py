@@ -57,7 +57,7 @@ class Tally:
 
 @dataclass
 class Spot:
-    """One line of somebody's code with all that was seen there.
+    """One line of somebody's code, or of a library's that it called, with all that was seen there.
 
     Attributes:
         site: that line; ``None``: torch's own threads, with none of the user's.
@@ -85,10 +85,10 @@ class Spot:
 
 def spots(report: Report) -> list[Spot]:
     """The lines of code of a report, the worst first: errors, then by time lost, waits and bytes."""
-    found: dict[tuple[str, int] | None, Spot] = {}
+    found: dict[tuple[str, ...], Spot] = {}
     for line in report.lines.values():
         site = line.first.site
-        spot = found.setdefault((site.file, site.line) if site else None, Spot(site))
+        spot = found.setdefault((place(site, report), place(site and site.inside, report)), Spot(site))
         spot.lines.append(line)
         spot.tally.add(line)
 
@@ -127,8 +127,24 @@ def path(site: Site, report: Report) -> str:
 
 
 def place(site: Site | None, report: Report) -> str:
-    """``train.py:53``, or what stands for a line that is not the user's."""
-    return f"{path(site, report)}:{site.line}" if site else "inside torch"
+    """``train.py:53``, ``accelerate/hooks.py:170`` for an installed library's, or what stands for no line at all."""
+    if site is None:
+        return "inside torch"
+    file = path(site, report)
+    for packages in ("site-packages", "dist-packages"):
+        file = file.rpartition(f"{os.sep}{packages}{os.sep}")[2]
+    return f"{file}:{site.line}"
+
+
+def places(site: Site | None, report: Report) -> str:
+    """The same, with the line of the library that it called, if any: ``train.py:53 > accelerate/hooks.py:170``."""
+    inside = f" > {place(site.inside, report)}" if site and site.inside else ""
+    return place(site, report) + inside
+
+
+def code(site: Site | None, report: Report) -> str:
+    """The source of what ran there; that of the library's line, if any."""
+    return report.text_of(site.inside or site) if site else ""
 
 
 def times(lines: list[Line], report: Report) -> str:

@@ -11,11 +11,13 @@ from devlint.runtime.report import (
     Spot,
     Tally,
     amount,
+    code,
     duration,
     headline,
     how,
     level,
     place,
+    places,
     spots,
     times,
     verdict,
@@ -127,9 +129,9 @@ def _table(report: Report, found: list[Spot]) -> Iterator[str]:
         reasons = dict.fromkeys(line.first.allowed for line in spot.lines if line.first.allowed is not None)
         words = [f"<code>{escape(rule)}</code>" for rule in spot.findings]
         words += [f"allowed: {escape(reason)}" for reason in reasons]
-        where, code = escape(place(spot.site, report)), escape(report.text_of(spot.site)) if spot.site else ""
+        where, source = escape(places(spot.site, report)), escape(code(spot.site, report))
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells)
-        yield f'<td class="text line"><span class="place">{where}</span> <code>{code}</code></td>'
+        yield f'<td class="text line"><span class="place">{where}</span> <code>{source}</code></td>'
         yield f'<td class="text">{"<br>".join(words)}</td></tr>'
     yield "</tbody></table></div></section>"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from devlint import __version__
 from devlint.runtime.events import TIMELINE_LIMIT, Event, Report
-from devlint.runtime.report import HOST, how, place, rules, same
+from devlint.runtime.report import HOST, code, how, place, places, rules, same
 
 _PID = 1
 _STEPS = 0  # the track of the steps; threads have the others
@@ -68,8 +68,8 @@ def _span(name: str, category: str, thread: int, start: float, seconds: float, a
 
 def _event(event: Event, rule: str | None, thread: int, report: Report) -> dict[str, Any]:
     """Something with a duration where one was measured, else an instant."""
-    args: dict[str, Any] = {"line": place(event.site, report), "message": event.message, "step": event.step}
-    args["code"] = report.text_of(event.site) if event.site else ""
+    args: dict[str, Any] = {"line": places(event.site, report), "message": event.message, "step": event.step}
+    args["code"] = code(event.site, report)
     args |= {"rule": rule, "copy": how(event), "bytes": event.bytes, "allowed": event.allowed}
     shown = {name: value for name, value in args.items() if value not in (None, "", 0)}
     name = f"{event.operation} {os.path.basename(place(event.site, report))}"

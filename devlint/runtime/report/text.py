@@ -8,7 +8,20 @@ from devlint.report.frame import clip
 from devlint.report.style import Style, printable
 from devlint.runtime.advice import advice
 from devlint.runtime.events import Line, Report
-from devlint.runtime.report import Spot, amount, duration, headline, how, level, place, spots, times, verdict
+from devlint.runtime.report import (
+    Spot,
+    amount,
+    code,
+    duration,
+    headline,
+    how,
+    level,
+    place,
+    places,
+    spots,
+    times,
+    verdict,
+)
 from devlint.runtime.site import Site
 
 MOST_ROWS = 20  # of the table
@@ -97,12 +110,12 @@ def _table(style: Style, width: int, report: Report, found: list[Spot]) -> Itera
     yield style.bold("  ".join(head.rjust(size) for head, size in zip([*heads], widths, strict=True)) + "  line")
     for spot, cells in zip(found, rows, strict=False):
         figures = "  ".join(cell.rjust(size) for cell, size in zip(cells, widths, strict=True))
-        where = printable(place(spot.site, report))
+        where = printable(places(spot.site, report))
         reasons = list(dict.fromkeys(line.first.allowed for line in spot.lines if line.first.allowed is not None))
         allowed = f"  (allowed: {printable(', '.join(reasons))})" if reasons else ""
-        code = report.text_of(spot.site) if spot.site else ""
+        source = code(spot.site, report)
         room = width - len(figures) - len(where) - len(allowed) - 4
-        shown = f"  {clip(code, 0, 0, room)[0]}" if code and room >= _LEAST_CODE else ""
+        shown = f"  {clip(source, 0, 0, room)[0]}" if source and room >= _LEAST_CODE else ""
         yield f"{figures}  {style.path(where)}{shown}{allowed}"
     if len(found) > MOST_ROWS:
         yield f"and {len(found) - MOST_ROWS} more"

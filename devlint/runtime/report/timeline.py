@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from devlint.runtime.events import Event, Report
-from devlint.runtime.report import HOST, amount, duration, how, place, rules, same
+from devlint.runtime.report import HOST, amount, code, duration, how, places, rules, same
 
 STEPS = 4  # drawn
 MOST_EVENTS = 1500  # drawn: more make a page slow
@@ -82,9 +82,7 @@ def kind(event: Event) -> str:
 
 def said(event: Event, rule: str | None, report: Report) -> str:
     """An event in a few words, for a tooltip."""
-    parts = [f"{place(event.site, report)}: {event.message}"]
-    if event.site and report.text_of(event.site):
-        parts.append(report.text_of(event.site))
+    parts = [f"{places(event.site, report)}: {event.message}", code(event.site, report)]
     facts = [how(event), amount(event.bytes) if event.bytes else ""]
     if event.seconds is not None:
         facts.append(duration(event.seconds))
