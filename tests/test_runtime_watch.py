@@ -924,6 +924,38 @@ def test_an_input_is_named_as_forward_names_it() -> None:
     assert "input `batch` of `Named`" in line.first.message
 
 
+class MovesMasks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * mask.to(x.device)
+
+
+def test_where_a_model_moves_inputs_itself_the_modules_inside_tell_which_it_forgot() -> None:
+    model = MovesMasks().to("cuda")
+    handle = watch(model, on="collect")
+    for _ in range(3):
+        model(torch.ones(3, 2, device="cuda"), torch.ones(2))
+    assert not handle.report.lines
+    with pytest.raises(RuntimeError):
+        model(torch.ones(3, 2), torch.ones(2))
+    (line,) = handle.report.findings
+    assert "input `input` of `linear` (Linear)" in line.first.message
+    handle.remove()
+    assert not model.linear._forward_pre_hooks
+
+
+def test_modules_inside_are_watched_for_one_call_only() -> None:
+    model = MovesMasks().to("cuda")
+    with watch(model, on="collect"):
+        model(torch.ones(3, 2, device="cuda"), torch.ones(2))
+        assert b"devlint" not in pickle.dumps(copy.deepcopy(model).cpu())
+        model(torch.ones(3, 2, device="cuda"), torch.ones(2, device="cuda"))
+        assert not model.linear._forward_pre_hooks
+
+
 def test_a_move_is_looked_at_again() -> None:
     model = Normalize()
     handle = watch(model, on="collect")

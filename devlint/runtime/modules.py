@@ -362,7 +362,7 @@ def inputs_away(
     Zero-dimensional tensors and one-dimensional integers (indices, lengths, which may or must be on the host) are left
     alone, and so is every module whose code or hooks move tensors; `moves` says so where it is known already.
     """
-    away = [tensor for tensor in tensors_in((*args, *kwargs.values()), depth=2) if _is_away(tensor, home)]
+    away = list(_away(args, kwargs, home))
     if not away or (moves_tensors(module) or placed_by(module) is not None if moves is None else moves):
         return
     names = _argument_names(module, args, kwargs)
@@ -378,6 +378,15 @@ def inputs_away(
             notes=_made(tensor),
             error=True,
         )
+
+
+def has_inputs_away(args: Any, kwargs: Any, home: torch.device) -> bool:
+    """Whether there is such an input, whoever may move it."""
+    return next(_away(args, kwargs, home), None) is not None
+
+
+def _away(args: Any, kwargs: Any, home: torch.device) -> Iterator[Tensor]:
+    return (tensor for tensor in tensors_in((*args, *kwargs.values()), depth=2) if _is_away(tensor, home))
 
 
 def _is_away(tensor: Tensor, home: torch.device) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from devlint.runtime import modules
 from devlint.runtime.errors import DevicePlacementError, DevicePlacementWarning
 from devlint.runtime.events import Event, Report
+from devlint.runtime.forward_code import is_torchs_own
 from devlint.runtime.hooks import Seen
 from devlint.runtime.placement import device_of, tensors_in, unhooked
 
@@ -23,11 +26,14 @@ On = Literal["raise", "warn", "collect"]
 def watch(model: nn.Module, device: torch.device | str | int | None = None, on: On = "warn") -> Watch:
     """Looks at `model` before it runs: at its parameters, buffers and plain attributes, and at its inputs.
 
-    One forward pre-hook is put on `model`, none on the modules inside, and nothing is read from a device. Everything is
-    looked at in the first call, after each move, when inputs come from another device than before, and in calls 2, 4,
-    8, 16, ...; any other call compares a few devices. Nothing is looked at in code that ``torch.compile`` compiles, in
-    the copies that ``DataParallel`` makes, or in a deep copy or a pickled copy of the model. ``torch.jit.script`` takes
-    no module with a Python hook: remove the watch before.
+    One forward pre-hook is put on `model`, and nothing is read from a device. Where inputs are on another device and
+    `model` may move them itself, torch's modules inside have one too, for that call. Everything is looked at in the
+    first call, after each move, when inputs come from another device than before, and in calls 2, 4, 8, 16, ...; any
+    other call compares a few devices.
+
+    Nothing is looked at in code that ``torch.compile`` compiles, in the copies that ``DataParallel`` makes, or in a
+    deep copy or a pickled copy of the model. ``torch.jit.script`` takes no module with a Python hook: remove the watch
+    before.
 
     Args:
         model: a module, as bare as it is called: the wrapped one for ``DistributedDataParallel`` and the like.
@@ -72,11 +78,13 @@ class Watch:
         self._model = weakref.ref(model)
         self._seen = Seen(self._model)
         self._said: set[tuple[str | None, str, str]] = set()
+        self._inner: list[RemovableHandle] = []
         self._hook = model.register_forward_pre_hook(_Hook(self), with_kwargs=True)
 
     def remove(self) -> None:
         """Takes the hook away; what was found stays in the report. A second call does nothing."""
         self._hook.remove()
+        self._leave_inside()
 
     def __enter__(self) -> Watch:
         return self
@@ -91,14 +99,14 @@ class Watch:
         if module is not self._model():
             return  # a replica of DataParallel shares its original's hooks
         with unhooked():
+            self._leave_inside()
             inputs = tuple(device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()), depth=1))
             first = next(module.parameters(), None)
             if self._seen.due(None if first is None else device_of(first), inputs):
                 events = self._look(module, args, kwargs)
             else:
                 return
-        for event in events:
-            self._say(event)
+        self.say(events)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any) -> list[Event]:
         inventory = modules.Inventory.of(module)
@@ -109,7 +117,26 @@ class Watch:
         home = inventory.main or self._device
         if home is not None and inventory.whole:
             events += modules.inputs_away(module, args, kwargs, home, "")
+            if not events and modules.has_inputs_away(args, kwargs, home) and modules.placed_by(module) is None:
+                self._look_inside(module)
         return events
+
+    def _look_inside(self, model: nn.Module) -> None:
+        """For this call: its code may move the inputs that are elsewhere, or not; torch's modules inside will see."""
+        for path, inner in model.named_modules():
+            own = next(inner.parameters(recurse=False), None) if is_torchs_own(inner) else None
+            home = None if own is None or isinstance(inner, torch.jit.ScriptModule) else device_of(own)
+            if home is not None:
+                self._inner.append(inner.register_forward_pre_hook(_InnerHook(self, path, home)))
+
+    def _leave_inside(self) -> None:
+        while self._inner:
+            self._inner.pop().remove()
+
+    def say(self, events: Iterable[Event]) -> None:
+        """Raises, warns of or keeps what was not said yet."""
+        for event in events:
+            self._say(event)
 
     def _say(self, event: Event) -> None:
         key = (event.rule, event.operation, event.message)
@@ -129,8 +156,15 @@ class Watch:
             )
 
 
-class _Hook:
-    """The forward pre-hook. Copies and pickles of the model get one that does nothing, and need no devlint to load."""
+class _Silent:
+    """A hook whose copy does nothing: copies and pickles of a model are not watched, and need no devlint to load."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any arguments and returns None
+
+
+class _Hook(_Silent):
+    """The forward pre-hook of the watched model."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -139,5 +173,18 @@ class _Hook:
         if not torch.compiler.is_compiling():
             self._watch.before(module, args, kwargs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")  # takes any three arguments and returns None
+
+class _InnerHook(_Silent):
+    """The forward pre-hook of a module of torch inside, there for a single call."""
+
+    def __init__(self, watch: Watch, path: str, home: torch.device) -> None:
+        self._watch = watch
+        self._path = path
+        self._home = home
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling() or getattr(module, "_is_replica", False):
+            return
+        with unhooked():
+            events = list(modules.inputs_away(module, args, {}, self._home, self._path, moves=False))
+        self._watch.say(events)
