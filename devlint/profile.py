@@ -91,19 +91,24 @@ def _load(file: str) -> Report:
         raise ProfileError(f"{file}: not a report of `devlint run`: it is not JSON: {error}") from error
     except ValueError as error:
         raise ProfileError(f"{file}: {error}") from error
-    numbers = [report.steps, *(number for line in report.lines.values() for number in (line.count, line.bytes))]
-    numbers += [line.first.site.line for line in report.lines.values() if line.first.site]
-    files = [report.folder, *(line.first.site.file for line in report.lines.values() if line.first.site)]
-    times = [line.seconds or 0.0 for line in report.lines.values()]
-    if not (
-        all(type(number) is int and number >= 0 for number in numbers)
-        and all(isinstance(name, str) and "\0" not in name for name in files)
-        and all(isinstance(seconds, (int, float)) for seconds in times)
-        and isinstance(report.code, dict)
-        and all(isinstance(lines, dict) for lines in report.code.values())
-    ):
+    if not _is_sound(report):
         raise ProfileError(f"{file}: not a report of `devlint run`: its values are of other types")
     return report
+
+
+def _is_sound(report: Report) -> bool:
+    """Whether what is used here is of the types that it should be."""
+    lines = list(report.lines.values())
+    sites = [line.first.site for line in lines if line.first.site is not None]
+    numbers = [report.steps, *(number for line in lines for number in (line.count, line.steps, line.bytes))]
+    numbers += [site.line for site in sites]
+    return (
+        all(type(number) is int and number >= 0 for number in numbers)
+        and all(isinstance(name, str) and "\0" not in name for name in (report.folder, *(site.file for site in sites)))
+        and all(isinstance(line.seconds or 0.0, (int, float)) for line in lines)
+        and isinstance(report.code, dict)
+        and all(isinstance(texts, dict) for texts in report.code.values())
+    )
 
 
 def _measured(lines: Sequence[Line], report: Report) -> Measured:
