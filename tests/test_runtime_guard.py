@@ -21,6 +21,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -238,6 +239,23 @@ def test_without_raising_torch_says_it_in_its_own_words(on: Any) -> None:
 
 
 @simulated
+def test_a_tensor_is_looked_for_in_attributes_past_objects_that_answer_nothing() -> None:
+    class Proxy:
+        def __getattribute__(self, name: str) -> Any:
+            raise LookupError("outside of any request")
+
+    class Holder:
+        def __init__(self) -> None:
+            self.proxy, self.tables = Proxy(), {"first": torch.ones(3)}
+
+        def meet(self) -> torch.Tensor:
+            proxy = self.proxy
+            return on_gpu(3) + self.tables["first"] if proxy is not None else on_gpu(3)
+
+    assert "`other` (`self.tables['first']`) is a float32 tensor" in str(error_of(Holder().meet))
+
+
+@simulated
 def test_code_that_catches_the_error_goes_on_as_before() -> None:
     with devlint.guard() as report:
         try:
@@ -246,6 +264,18 @@ def test_code_that_catches_the_error_goes_on_as_before() -> None:
             total = on_gpu(3) + torch.ones(3, device=GPU)
     assert total.tolist() == [2, 2, 2]
     assert len(report.findings) == 1
+
+
+def test_without_a_simulator_the_devices_are_those_that_torch_tells() -> None:
+    with FakeTensorMode():  # tensors without values, which say that they are on a real device
+        x, y = torch.ones(3, device="cuda"), torch.zeros(3)
+        with devlint.guard() as report:
+            assert (x * torch.tensor(2.0)).device == GPU
+            with pytest.raises(DevicePlacementError, match=r"`torch\.cat` is given tensors on cpu and cuda:0"):
+                torch.cat([x, y])
+            with pytest.raises(HostConversionError, match="`x` is on cuda:0"):
+                x.numpy()
+    assert not report.simulated
 
 
 def legal_elementwise() -> None:

@@ -62,6 +62,10 @@ def homes(tensors: list[torch.Tensor], frame: FrameType | None) -> list[Home | N
             for name, value in list(frame.f_locals.items()):
                 search.variable(name, value)
         for frame in frames:
+            for name, value in list(frame.f_globals.items()):
+                if _is(value, nn.Module):
+                    search.module(name, value, registered=True)
+        for frame in frames:
             for name, value in list(frame.f_locals.items()):
                 search.plain(name, value, "variable", None)
     return [found.get(key) if (key := key_of(tensor)) is not None else None for tensor in tensors]
@@ -75,11 +79,11 @@ class _Search:
 
     def variable(self, name: str, value: Any) -> None:
         """A variable that holds a module, modules, or an object whose attributes are tensors."""
-        if isinstance(value, nn.Module):
+        if _is(value, nn.Module):
             self.module(name, value, registered=True)
-        elif isinstance(value, (list, tuple, dict)):
+        elif _is(value, (list, tuple, dict)):
             for key, item in _items(value):
-                if isinstance(item, nn.Module):
+                if _is(item, nn.Module):
                     self.module(f"{name}[{key!r}]", item, registered=True)
         elif name == "self":
             self._attributes(name, value, frozenset())
@@ -98,21 +102,25 @@ class _Search:
         self._attributes(path, module, _OF_MODULES)
 
     def _attributes(self, path: str, owner: Any, leave: frozenset[str]) -> None:
-        for name, value in list(getattr(owner, "__dict__", {}).items()):
+        try:
+            attributes = object.__getattribute__(owner, "__dict__")
+        except AttributeError:  # slots
+            return
+        for name, value in list(attributes.items()):
             if name in leave:
                 continue
             self.plain(f"{path}.{name}", value, "attribute", owner)
-            if isinstance(owner, nn.Module) and isinstance(value, (list, tuple, dict)):
+            if _is(owner, nn.Module) and _is(value, (list, tuple, dict)):
                 for key, item in _items(value):
-                    if isinstance(item, nn.Module):
+                    if _is(item, nn.Module):
                         self.module(f"{path}.{name}[{key!r}]", item, registered=False)
-            elif isinstance(value, nn.Module):
+            elif _is(value, nn.Module):
                 self.module(f"{path}.{name}", value, registered=True)
 
     def plain(self, path: str, value: Any, kind: Any, owner: Any) -> None:
         """A tensor, or those in a list or dict."""
-        for key, tensor in [("", value)] if isinstance(value, torch.Tensor) else _items(value):
-            if isinstance(tensor, torch.Tensor):
+        for key, tensor in [("", value)] if _is(value, torch.Tensor) else _items(value):
+            if _is(tensor, torch.Tensor):
                 storage = storage_of(tensor)
                 if storage is not None and storage._cdata in self.wanted:
                     name = path if tensor is value else f"{path}[{key!r}]"
@@ -120,9 +128,9 @@ class _Search:
 
 
 def _items(value: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(value, dict):
+    if _is(value, dict):
         items: Any = value.items()
-    elif isinstance(value, (list, tuple)):
+    elif _is(value, (list, tuple)):
         items = enumerate(value)
     else:
         return
@@ -130,6 +138,11 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
         if number == _MOST_ITEMS:
             return
         yield item
+
+
+def _is(value: Any, kind: type | tuple[type, ...]) -> bool:
+    """As ``isinstance``, but without asking the value, which may be a proxy that has nothing to answer with."""
+    return issubclass(type(value), kind)
 
 
 def outermost_module(frame: FrameType | None) -> tuple[nn.Module, list[torch.Tensor]] | None:
