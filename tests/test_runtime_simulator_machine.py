@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader, Dataset
 
 from devlint.runtime.simulator import Simulator, simulate
@@ -79,6 +82,10 @@ def test_a_device_that_is_not_there_is_refused_as_by_torch(two: Simulator) -> No
             use()
     with pytest.raises(AssertionError, match="Invalid device id"):
         torch.cuda.get_device_properties(5)
+    with pytest.raises(RuntimeError, match="Invalid device argument 5"):
+        torch.cuda.memory_allocated(5)
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        torch.cuda.synchronize("cpu")
 
 
 def test_devices_count_as_used_once_they_are(two: Simulator) -> None:
@@ -137,7 +144,8 @@ NOT_SIMULATED: dict[str, Callable[[], Any]] = {
     "caching_allocator_alloc": lambda: torch.cuda.caching_allocator_alloc(512),
     "nccl.version": lambda: torch.cuda.nccl.version(),
     "cudart().cudaHostRegister": lambda: torch.cuda.cudart().cudaHostRegister(0, 1, 0),  # type: ignore[union-attr]
-    "export": lambda: torch.export.export(nn.ReLU(), (torch.ones(1, device="cuda"),)),
+    "export": lambda: torch.export.export(nn.Linear(1, 1).cuda(), (torch.ones(1, device="cuda"),)),
+    "FakeTensorMode": lambda: FakeTensorMode().from_tensor(nn.Parameter(torch.ones(1, device="cuda"))),
 }
 
 
@@ -285,6 +293,16 @@ def test_a_generator_for_a_device_has_its_own_stream(two: Simulator) -> None:
     assert torch.multinomial(weights, 2, generator=generator).device == CUDA
     assert weights.normal_(generator=torch.cuda.default_generators[0]).device == CUDA
     assert isinstance(torch.default_generator, torch.Generator) and torch.Generator().device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it)), lambda it: it.clone_state()]
+)
+def test_a_generator_for_a_device_is_copied_with_its_device(two: Simulator, again: Callable[[Any], Any]) -> None:
+    generator = torch.Generator("cuda:1").manual_seed(7)
+    twin = again(generator)
+    assert twin.device == torch.device("cuda", 1)
+    assert torch.rand(2, generator=twin, device="cuda:1").equal(torch.rand(2, generator=generator, device="cuda:1"))
 
 
 def test_a_generator_of_another_kind_of_device_is_refused(two: Simulator) -> None:
@@ -488,6 +506,12 @@ SPAWNING = """
 import torch, torch.multiprocessing as multiprocessing
 from devlint.runtime.simulator import simulate
 
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        return torch.full((2,), float(index), device="cuda:1")
+
 def child(queue, given, parameter):
     queue.put((torch.cuda.device_count(), given.sum().item(), str(given.device), type(parameter).__name__))
     queue.put(given * 2)
@@ -505,6 +529,8 @@ if __name__ == "__main__":
         queue.put(None)
         process.join()
         print(answer.device, answer.tolist(), process.exitcode)
+        loader = torch.utils.data.DataLoader(Rows(), 2, num_workers=1, multiprocessing_context="spawn")
+        print([(batch.device, batch.tolist()) for batch in loader])
 """
 
 
@@ -513,7 +539,11 @@ def test_a_spawned_process_has_the_devices_and_is_given_tensors_on_them(tmp_path
     script.write_text(SPAWNING, encoding="utf-8")
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240)
     assert run.stderr == ""
-    assert run.stdout.splitlines() == ["(2, 3.0, 'cuda:1', 'Parameter')", "cuda:1 [2.0, 2.0, 2.0] 0"]
+    assert run.stdout.splitlines() == [
+        "(2, 3.0, 'cuda:1', 'Parameter')",
+        "cuda:1 [2.0, 2.0, 2.0] 0",
+        "[(device(type='cuda', index=1), [[0.0, 0.0], [1.0, 1.0]])]",
+    ]
 
 
 # Several devices, several processes, compiled code --------------------------------------------------------------------
@@ -750,6 +780,15 @@ def test_afterwards_everything_is_as_before(kind: str, fails: bool) -> None:
     assert not torch.cuda.is_available() and not torch.backends.mps.is_available()
     assert not torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     assert torch.overrides._get_current_function_mode_stack() == []
+
+
+def test_autocast_left_on_ends_with_the_simulation() -> None:
+    with simulate():
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        assert (torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")).dtype == torch.bfloat16
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    assert not torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.float16
 
 
 def test_a_second_simulation_begins_anew() -> None:

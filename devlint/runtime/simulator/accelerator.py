@@ -47,9 +47,9 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
         "_accelerator_emptyCache": machine.empty_cache,
         "_accelerator_emptyHostCache": nothing,
         "_accelerator_getDeviceStats": lambda index: statistics(machine, index),
-        "_accelerator_resetPeakStats": lambda index: machine.memory[index].reset_peaks(),
-        "_accelerator_resetAccumulatedStats": lambda index: machine.memory[index].reset_sums(),
-        "_accelerator_getMemoryInfo": lambda index: (TOTAL_MEMORY - machine.memory[index].reserved, TOTAL_MEMORY),
+        "_accelerator_resetPeakStats": lambda index: machine.memory_of(index).reset_peaks(),
+        "_accelerator_resetAccumulatedStats": lambda index: machine.memory_of(index).reset_sums(),
+        "_accelerator_getMemoryInfo": lambda index: (TOTAL_MEMORY - machine.memory_of(index).reserved, TOTAL_MEMORY),
         "_accelerator_getDeviceCapability": lambda index: {
             "supported_dtypes": _FLOATS | _OTHERS | (_CUDA_ONLY if machine.kind == "cuda" else set())
         },

@@ -3,12 +3,17 @@
 A region for the device switches the host's autocast on as well, since real values are the host's: what the host casts
 to the lower precision is nearly what a device casts (docs: amp, the lists of operations). What a device computes in
 float32 and the host does not is cast here, where it is called from Python.
+
+Not faithful: inside a region for the device, tensors of the host are cast too; operations outside of the device's
+float32 list follow the host's list; inside torch's own Python code nothing is cast to float32. A device's kernels round
+otherwise.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +63,18 @@ def binary_cross_entropy(simulator: Simulator, func: Any, args: Any, kwargs: Any
             "with the loss by torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss"
         )
     return func(*args, **kwargs)
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Leaves this thread's autocast as it was, the host's above all, which regions for a device change."""
+    before = [(kind, _enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda", "mps")]
+    try:
+        yield
+    finally:
+        for kind, enabled, dtype in before:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
 
 
 def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:

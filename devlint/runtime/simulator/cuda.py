@@ -1,4 +1,8 @@
-"""``torch.cuda``, from the functions of ``torch._C`` that it calls."""
+"""``torch.cuda``, from the functions of ``torch._C`` that it calls.
+
+Not faithful: names and figures are those of one device, an A100. CUDA graphs, memory pools, NVML's figures, handles of
+cuBLAS and jiterator kernels are refused, memory history is not recorded, and ``set_sync_debug_mode`` sees no waits.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class Runtime:
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         """Bytes free and in all."""
-        return TOTAL_MEMORY - self._machine.memory[device].reserved, TOTAL_MEMORY
+        return TOTAL_MEMORY - self._machine.memory_of(device).reserved, TOTAL_MEMORY
 
     def cudaProfilerStart(self) -> int:
         """There is nothing to profile."""
@@ -76,7 +80,7 @@ class Runtime:
 
 def statistics(machine: Machine, index: int) -> dict[str, Any]:
     """A device's memory, in the nested form of ``torch.cuda.memory_stats_as_nested_dict``."""
-    memory = machine.memory[index]
+    memory = machine.memory_of(index)
     pools = {"all": memory.all, "small_pool": memory.small, "large_pool": memory.large}
     nothing = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
     held = {
@@ -143,7 +147,7 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         benchmark_limit = limit
 
     def set_fraction(fraction: float, index: int) -> None:
-        machine.memory[index].fraction = fraction
+        machine.memory_of(index).fraction = fraction
 
     def record_history(*args: Any, **kwargs: Any) -> None:
         machine.step_aside("torch.cuda.memory._record_memory_history", "records nothing here")
@@ -162,19 +166,18 @@ def _functions(machine: Machine) -> dict[str, Callable[..., Any]]:
         "_cuda_sleep": nothing,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_ipc_collect": nothing,
-        "_cuda_clearCublasWorkspaces": nothing,
-        "_cuda_clearCublasWorkspaces": nothing,  # Lightning does before a training
+        "_cuda_clearCublasWorkspaces": nothing,  # Lightning calls it
         "_cuda_canDeviceAccessPeer": lambda one, other: one != other,
         "_cuda_getArchFlags": lambda: f"sm_{CAPABILITY[0]}{CAPABILITY[1]}",
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
         "_cuda_cudaCachingAllocator_enable": nothing,
         "_cuda_setMemoryFraction": set_fraction,
-        "_cuda_getMemoryFraction": lambda index: machine.memory[index].fraction,
+        "_cuda_getMemoryFraction": lambda index: machine.memory_of(index).fraction,
         "_cuda_emptyCache": machine.empty_cache,
         "_cuda_memoryStats": lambda index: statistics(machine, index),
-        "_cuda_resetPeakMemoryStats": lambda index: machine.memory[index].reset_peaks(),
-        "_cuda_resetAccumulatedMemoryStats": lambda index: machine.memory[index].reset_sums(),
+        "_cuda_resetPeakMemoryStats": lambda index: machine.memory_of(index).reset_peaks(),
+        "_cuda_resetAccumulatedMemoryStats": lambda index: machine.memory_of(index).reset_sums(),
         "_cuda_memorySnapshot": lambda *pool: _snapshot(machine),
         "_cuda_record_memory_history": record_history,
         "_cuda_record_memory_history_legacy": record_history,

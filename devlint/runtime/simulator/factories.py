@@ -22,7 +22,13 @@ _NEW = (
     Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.new_tensor, Tensor.new_empty_strided,
     Tensor.new,
 )  # fmt: skip
+_STORAGES = (torch.UntypedStorage, torch.storage.TypedStorage)
 _FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor)
+
+_OF_TENSORS = {  # these follow the tensors that they are given; all others read them as numbers
+    torch.normal, torch.sparse_coo_tensor, torch.sparse_compressed_tensor, torch.sparse_csr_tensor,
+    torch.sparse_csc_tensor, torch.sparse_bsr_tensor, torch.sparse_bsc_tensor,
+}  # fmt: skip
 
 
 def default_device() -> torch.device | None:
@@ -53,17 +59,17 @@ def _made(simulator: Simulator, func: Any, args: Any, kwargs: Any, place: torch.
 @handles(*(_device_constructors() - set(_FROM_DATA)), torch.normal)
 def factory(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     asked = simulator.machine.device(kwargs.get("device"))
-    if asked is None and any(True for _ in tensors_in([args, kwargs])):
-        return func(*args, **kwargs)  # of tensors, as ``normal(mean)`` and ``sparse_coo_tensor``: it follows them
     if asked is None and func is not torch.normal:  # the one that no default device redirects
         asked = simulator.machine.device(default_device())
+    if asked is None and func in _OF_TENSORS and any(True for _ in tensors_in([args, kwargs])):
+        return func(*args, **kwargs)
     return _made(simulator, func, args, kwargs, asked or simulator.default or HOST)
 
 
 @handles(*_LIKE, *_NEW)
 def like(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     place = simulator.machine.device(kwargs.get("device")) or device_of(args[0]) or HOST
-    if func is torch.Tensor.new and not simulator.machine.is_device(place):
+    if func is Tensor.new and (not simulator.machine.is_device(place) or isinstance(args[-1], _STORAGES)):
         return func(*args, **kwargs)
     return _made(simulator, func, args, kwargs, place)
 

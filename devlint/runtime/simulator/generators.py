@@ -3,6 +3,8 @@
 ``torch.cuda.manual_seed`` and its kin therefore seed that one stream, and ``get_rng_state`` of a device is the host's.
 ``torch.Generator(device="cuda")`` is a generator of the host with a stream of its own, which only tensors of a device
 may draw from.
+
+Not faithful: the numbers are not those of a GPU, a seed for one device seeds all and the host, and so does a state.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class Generator(_HostGenerator, metaclass=_Kind):
     def __new__(cls, device: Any = None) -> Any:
         simulator = active()
         place = torch.device("cpu" if device is None else device)
-        if simulator is None or place.type == "cpu":
-            return _HostGenerator()
+        if simulator is None or place.type != simulator.machine.kind:
+            return _HostGenerator(place)
         generator = super().__new__(cls)
         generator._place = simulator.machine.device(place)
         _by_address[generator._cdata] = generator
@@ -49,9 +51,16 @@ class Generator(_HostGenerator, metaclass=_Kind):
 
     def clone_state(self) -> Generator:
         """A generator for the same device, in the same state."""
-        clone: Generator = Generator(self._place)
-        clone.set_state(self.get_state())
-        return clone
+        return _in_state(self._place, self.get_state())
+
+    def __reduce__(self) -> Any:
+        return _in_state, (self._place, self.get_state())
+
+
+def _in_state(place: torch.device, state: torch.Tensor) -> Generator:
+    generator: Generator = Generator(place)
+    generator.set_state(state)
+    return generator
 
 
 class DefaultGenerator(Generator):

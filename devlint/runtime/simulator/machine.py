@@ -1,4 +1,9 @@
-"""The imaginary machine: how many devices of which kind, which is current, and what each holds."""
+"""The imaginary machine: how many devices of which kind, which is current, and what each holds.
+
+Not faithful: what is held is what Python sees of it. Memory that C++ makes and drops inside an operation, workspaces
+and fragmentation are not counted; no allocation fails; ``CUDA_VISIBLE_DEVICES`` is not read, since the number of
+devices was asked for by name. The MPS allocator's own block sizes are not copied.
+"""
 
 from __future__ import annotations
 
@@ -174,6 +179,16 @@ class Machine:
         """Counts `size` bytes as allocated on a device (negative: released), in whole blocks."""
         if size:
             self.memory[index].hold(-(-size // BLOCK) * BLOCK if size > 0 else size // BLOCK * BLOCK)
+
+    def memory_of(self, index: int) -> Memory:
+        """What a device holds.
+
+        Raises:
+            RuntimeError: torch's own, for a device that the machine does not have.
+        """
+        if not 0 <= index < self.count:
+            raise RuntimeError(f"Invalid device argument {index}: did you call init?")
+        return self.memory[index]
 
     def empty_cache(self) -> None:
         """Gives back what the devices reserved and nothing uses."""

@@ -1,4 +1,8 @@
-"""``torch.mps``, from the functions of ``torch._C`` that it calls."""
+"""``torch.mps``, from the functions of ``torch._C`` that it calls.
+
+Not faithful: every operation runs, also those that MPS has no kernel for, and dtypes other than float64 are not
+checked.
+"""
 
 from __future__ import annotations
 

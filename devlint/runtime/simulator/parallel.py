@@ -1,4 +1,9 @@
-"""Several devices, several processes, compiled code: what torch has C++ and NCCL for."""
+"""Several devices, several processes, compiled code: what torch has C++ and NCCL for.
+
+Not faithful: NCCL is refused, and ``torch.compile`` returns what it was given. TorchScript runs as it is: inside it,
+``x.device`` is the host and naming ``"cuda"`` fails. Tracing with fake tensors is refused. An operator of the program
+that has a kernel for CUDA alone finds none.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorConverter
 
 from devlint.runtime.placement import HOST, device_of
 from devlint.runtime.simulator import Simulator
@@ -81,10 +87,16 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
         machine.step_aside("torch.compile", "compiles nothing here: the code runs eagerly")
         return model
 
+    make_fake = FakeTensorConverter.from_real_tensor
+
+    def no_fake(converter: Any, mode: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Autograd ends the process at a fake parameter on a device that torch has no code for."""
+        if machine.is_device(device_of(tensor)):
+            machine.not_simulated("FakeTensorMode (torch.export, torch.onnx) with tensors on a device")()
+        return make_fake(converter, mode, tensor, *args, **kwargs)
+
     yield torch, "compile", compile
-    # Both trace with fake tensors, which end the process where torch has no code for their device.
-    for module in (torch.export, torch.onnx):
-        yield module, "export", machine.not_simulated(f"{module.__name__}.export")
+    yield FakeTensorConverter, "from_real_tensor", no_fake
     if machine.kind == "cuda":
         for function in (
             broadcast, broadcast_out, broadcast_coalesced, scatter, scatter_out, gather, gather_out,

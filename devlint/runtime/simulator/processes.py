@@ -1,4 +1,8 @@
-"""Other processes: spawned ones get a simulated machine of their own, and tensors find their place there."""
+"""Other processes: spawned ones get a simulated machine of their own, and tensors find their place there.
+
+Not faithful: a tensor on a device is sent as a copy, where CUDA shares the memory. Programs that a process starts by
+other means than multiprocessing (``torchrun``, ``accelerate launch``) have no imaginary devices.
+"""
 
 from __future__ import annotations
 

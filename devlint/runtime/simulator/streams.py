@@ -1,4 +1,8 @@
-"""Streams and events: kept in order, with nothing to wait for, since every operation is done when it returns."""
+"""Streams and events: kept in order, with nothing to wait for, since every operation is done when it returns.
+
+Not faithful: no work is ever pending, so that a missing wait shows no race; times between events are the host's; events
+are not shared with other processes. Classes that were imported by name before the simulation began are torch's own.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,8 @@ class Stream(torch.Stream):
             number, index = kwargs["stream_id"], kwargs["device_index"]
         else:
             Stream._made += 1
-            number, index = Stream._made, machine.device(machine.kind if device is None else device).index
+            anywhere = device is None or (isinstance(device, int) and device < 0)
+            number, index = Stream._made, machine.device(machine.kind if anywhere else device).index
         kind = _DEVICE_TYPES[machine.kind]
         stream = super().__new__(cls, stream_id=number, device_index=index, device_type=kind)
         stream.__dict__["priority"] = priority
@@ -230,8 +235,8 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     yield torch, "Stream", Stream
     yield torch, "Event", Event
     if machine.kind == "cuda":
-        yield torch._C, "_cuda_getCurrentStream", lambda index: data(current(machine, index))
-        yield torch._C, "_cuda_getDefaultStream", lambda index: data(default(machine, index))
+        yield torch._C, "_cuda_getCurrentStream", lambda index: data(current(machine, machine.device(index).index))
+        yield torch._C, "_cuda_getDefaultStream", lambda index: data(default(machine, machine.device(index).index))
         yield torch._C, "_cuda_getStreamFromExternal", lambda pointer, index: (pointer, index, _DEVICE_TYPES["cuda"])
         yield torch._C, "_cuda_setStream", set_stream
         for module in (torch.cuda, torch.cuda.streams):

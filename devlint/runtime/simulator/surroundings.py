@@ -60,6 +60,7 @@ def patched(simulator: Simulator) -> Iterator[None]:
     device = cuda if simulator.machine.kind == "cuda" else mps
     parts = (device, accelerator, streams, generators, amp, parallel, profiling, threads, processes)
     with ExitStack() as stack:
+        stack.enter_context(amp.restored())
         for part in parts:
             stack.enter_context(replaced(part.replacements(simulator)))
         stack.callback(_forget)

@@ -1,4 +1,8 @@
-"""Threads: the modes are a thread's own, so each new one enters them."""
+"""Threads: the modes are a thread's own, so each new one enters them.
+
+Not faithful: a thread that ran before the simulation began, or that ``_thread`` starts, sees no devices; one that
+outlives the simulation still does. Backward runs in the calling thread, where a GPU's runs in one of the engine's.
+"""
 
 from __future__ import annotations
 
