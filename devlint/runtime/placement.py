@@ -45,18 +45,18 @@ class Record:
         held: bytes that count as allocated on a pretended device while the storage lives, with who counts them.
     """
 
-    __slots__ = ("by", "held", "homing", "made", "moved", "pending", "pinned", "place", "source")
+    # Defaults of the class, not set by the instance: one is made for every result on a pretended device.
+    pinned = False
+    made: Frame | None = None
+    by: Any = None
+    moved: Frame | None = None
+    source: Record | None = None
+    pending: Frame | None = None
+    homing = False
+    held: tuple[Any, int, int] | None = None
 
     def __init__(self, place: torch.device | Anywhere | None = None) -> None:
         self.place = place
-        self.pinned = False
-        self.made: Frame | None = None
-        self.by: Any = None
-        self.moved: Frame | None = None
-        self.source: Record | None = None
-        self.pending: Frame | None = None
-        self.homing = False
-        self.held: tuple[Any, int, int] | None = None
 
     def release(self) -> None:
         """Takes back what counts as allocated."""

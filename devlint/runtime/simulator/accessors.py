@@ -34,7 +34,7 @@ def is_cpu(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     return (device_of(args[0]) or HOST).type == "cpu"
 
 
-@handles(Tensor.get_device)
+@handles(Tensor.get_device, torch.get_device)
 def get_device(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
     index = (device_of(args[0]) or HOST).index
     return -1 if index is None else index
@@ -55,12 +55,14 @@ def _needs_host(simulator: Simulator, tensor: Tensor) -> torch.device | None:
 
 @handles(Tensor.numpy, Tensor.__array__)
 def numpy(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> Any:
-    if (place := _needs_host(simulator, args[0])) and not kwargs.get("force"):
-        raise TypeError(
-            f"can't convert {place} device type tensor to numpy. "
-            "Use Tensor.cpu() to copy the tensor to host memory first."
-        )
-    return func(*args, **kwargs)
+    place = _needs_host(simulator, args[0])
+    if place is None:
+        return func(*args, **kwargs)
+    if kwargs.get("force"):
+        return func(args[0].detach().clone(), **kwargs)  # a copy: no array shares memory with a device
+    raise TypeError(
+        f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+    )
 
 
 @handles(Tensor.apply_, Tensor.map_)
