@@ -672,8 +672,12 @@ def run(command: tuple[str, ...], **given: Any) -> int:
     """
     if not command:
         raise click.UsageError("give a script to run, or -m and a module")
+    import shutil
+
+    from devlint.runtime import report as reports
     from devlint.runtime.launch import CannotRun, Program, launch
 
+    reports.load(given["form"])  # now: the program's folder may have a `json.py`, and comes first then
     output_file = given["output_file"] and os.path.abspath(given["output_file"])
     if output_file is not None:
         _can_write(output_file)
@@ -681,15 +685,11 @@ def run(command: tuple[str, ...], **given: Any) -> int:
     stderr = sys.stderr  # the program may put another in its place
 
     def deliver(report: Any) -> None:
-        import shutil
-
-        from devlint.runtime.report import render, verdict
-
         columns = shutil.get_terminal_size(_NO_TERMINAL).columns
-        text = render(report, given["form"], color=_colored(given, stderr), width=columns)
+        text = reports.render(report, given["form"], color=_colored(given, stderr), width=columns)
         _deliver(text, output_file, stderr)
         if output_file is not None:
-            _tell(f"{verdict(report)} The report is in {given['output_file']}")
+            _tell(f"{reports.verdict(report)} The report is in {given['output_file']}")
 
     for name, errors in _ERRORS.items():
         getattr(sys, name).reconfigure(errors=errors)

@@ -10,7 +10,7 @@ import importlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from devlint.runtime.events import Event, Line, Report
 from devlint.runtime.site import Site
@@ -21,8 +21,13 @@ HOST: Final = "cpu"
 
 def render(report: Report, output_format: str, *, color: bool = False, width: int = 120) -> str:
     """The report in one of `FORMATS`, ending with a newline."""
-    text: str = importlib.import_module(f"{__name__}.{output_format}").render(report, color, width)
+    text: str = load(output_format).render(report, color, width)
     return text
+
+
+def load(output_format: str) -> Any:
+    """The module that writes a format, imported with all that it needs."""
+    return importlib.import_module(f"{__name__}.{output_format}")
 
 
 @dataclass
