@@ -13,6 +13,7 @@ of `KEPT_STEPS` different earlier steps are alive that it made, or when its resu
 from __future__ import annotations
 
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,7 +25,9 @@ from devlint.runtime.site import Frame, site_of
 
 KEPT_STEPS: Final = 3
 _KEY: Final = "devlint"
-_ROOM: Final = 1000
+#: Results of one line that are followed in a step. Freeing a chain of tens of thousands of nodes overflows the stack of
+#: torch 2.13 once Python has looked at each of them (``tensor.grad_fn``), which it survives when nobody has.
+MOST_IN_A_STEP: Final = 500
 
 
 class _Mark:
@@ -48,16 +51,18 @@ class History:
         self._emit = emit
         self._step = 0
         self._marks: list[weakref.ref[_Mark]] = []
-        self._enough = _ROOM  # marks that may be kept before the dead ones are taken out
-        self._reported: set[Frame] = set()
+        self._followed: Counter[Frame] = Counter()  # marks made in this step
+        self._told: set[Frame] = set()  # lines that keep history, and those whose results they keep
 
     def made(self, tensor: torch.Tensor, frame: Frame | None, output: bool = False) -> None:
         """A result was made at `frame`: followed if it has history and is zero-dimensional, or an `output`."""
         with unhooked():
-            if frame is None or not (output or tensor.dim() == 0):
+            if frame is None or not (output or tensor.dim() == 0) or frame in self._told:
+                return
+            if self._followed[frame] == MOST_IN_A_STEP:
                 return
             node: Any = tensor.grad_fn
-            if node is None or frame in self._reported:
+            if node is None:
                 return
             metadata = node.metadata
             if _KEY in metadata:
@@ -68,48 +73,26 @@ class History:
                 if earlier is not None:
                     earlier.went_into = weakref.ref(mark)
         self._marks.append(weakref.ref(mark))
-        if len(self._marks) > self._enough:  # steps are long, or nobody marks them
-            self._marks = [reference for reference in self._marks if reference() is not None]
-            self._enough = 2 * len(self._marks) + _ROOM
+        self._followed[frame] += 1
 
     def step(self, number: int) -> None:
         """A step ends; `number` is that of the one that begins."""
-        steps: dict[Frame, set[int]] = {}
-        alive = []
-        for reference in self._marks:
-            mark = reference()
-            if mark is None:
-                continue
-            keeper = _last(mark)
-            if keeper.frame in self._reported:
-                continue  # said already: need not be followed any longer
-            alive.append(reference)
-            steps.setdefault(keeper.frame, set()).add(mark.step)
-        self._marks = alive
-        for frame, kept in steps.items():
-            kept.discard(self._step)
-            if len(kept) >= KEPT_STEPS:
-                self._reported.add(frame)
-                self._emit(
-                    Event(
-                        "kept",
-                        "retained-graph",
-                        f"autograd history of {len(kept)} earlier steps is still held by what this line makes",
-                        "grad_fn",
-                        site_of(frame),
-                        step=self._step,
-                    )
-                )
+        marks = [mark for reference in self._marks if (mark := reference()) is not None]
+        keepers: dict[int, _Mark] = {}  # what a result went into in the end, as far as that is alive
+        kept: defaultdict[Frame, list[_Mark]] = defaultdict(list)
+        for mark in reversed(marks):  # what it went into is younger
+            later = mark.went_into() if mark.went_into is not None else None
+            keepers[id(mark)] = mark if later is None else keepers.get(id(later), later)
+            kept[keepers[id(mark)].frame].append(mark)
+        events = []
+        for frame, found in kept.items():
+            count = len({mark.step for mark in found} - {self._step})
+            if count >= KEPT_STEPS and frame not in self._told:
+                self._told |= {frame, *(mark.frame for mark in found)}
+                message = f"autograd history of {count} earlier steps is still held by what this line makes"
+                events.append(Event("kept", "retained-graph", message, "grad_fn", site_of(frame), step=self._step))
+        self._marks = [weakref.ref(mark) for mark in marks if mark.frame not in self._told]
+        self._followed.clear()
         self._step = number
-
-
-def _last(mark: _Mark) -> _Mark:
-    """What a result went into in the end, as far as that is alive."""
-    seen = {id(mark)}
-    while mark.went_into is not None:
-        later = mark.went_into()
-        if later is None or id(later) in seen:
-            break
-        seen.add(id(later))
-        mark = later
-    return mark
+        for event in events:
+            self._emit(event)
