@@ -14,10 +14,8 @@ from typing import Any, Final
 
 import torch
 
-from devlint.runtime.placement import HOST
 from devlint.runtime.site import Site, here
 
-META: Final = torch.device("meta")
 TOTAL_MEMORY: Final = 80 * 2**30  # bytes that each device claims to have; nothing keeps a program within them
 BLOCK: Final = 512  # torch's caching allocator rounds every allocation up to this (docs: notes/cuda, memory management)
 SEGMENT: Final = 2 * 2**20  # and asks the driver for multiples of this
@@ -209,6 +207,3 @@ class Machine:
             raise NotImplementedError(f"`{name}` is not simulated: devlint's simulator has no real device behind it")
 
         return refuse
-
-
-__all__ = ["HOST", "META", "Machine", "SimulatorWarning"]
