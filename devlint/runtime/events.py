@@ -13,7 +13,6 @@ FORMAT: Final = 1  # of the JSON that `Report.to_dict` writes
 TIMELINE_LIMIT: Final = 50_000  # events kept one by one; all others are only counted
 
 Kind = Literal["moved", "waited", "read", "met", "module", "optimizer", "loader", "kept", "grew"]
-_COUNTED: Final = ("moved", "waited")  # no fault by themselves; they may become one when they repeat
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Report:
 
     def add(self, event: Event) -> Line:
         """Counts an event, and returns the line it belongs to."""
-        rule = None if event.kind in _COUNTED else event.rule
+        rule = None if event.kind == "waited" else event.rule  # it may become a fault by coming back
         key = (event.kind, rule, event.operation, event.site, event.source, event.target,
                event.pinned, event.blocking, event.allowed)  # fmt: skip
         line = self.lines.get(key)
