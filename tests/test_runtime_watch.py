@@ -389,13 +389,21 @@ def test_what_another_tool_places_is_its_own(attribute: str) -> None:
     assert "places its parameters" in report.stepped_aside["Sequential"]
 
 
+def test_a_device_map_over_one_device_places_nothing() -> None:
+    model = nn.Sequential(nn.Linear(2, 2).to("cuda:0"), nn.Linear(2, 2))
+    model.hf_device_map = {"": 0}
+    assert found(model) == [("mixed-devices", "1")]
+    model.hf_device_map = {"0": 0, "1": "cpu"}
+    assert found(model) == []
+
+
 def test_a_device_that_is_asked_for_is_compared_with() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     assert found(model, device="cpu") == []
     assert found(model, device="cuda") == [("mixed-devices", "Sequential")]
     model.to("cuda:1")
     assert found(model, device="cuda") == []
-    assert found(model, device="cuda:1") == []
+    assert found(model, device="cuda:1") == found(model, device=1) == []
     assert found(model, device="cuda:0") == [("mixed-devices", "Sequential")]
 
 

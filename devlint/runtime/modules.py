@@ -48,7 +48,8 @@ def placed_by(model: nn.Module) -> str | None:
     accelerate's ``dispatch_model`` leaves ``_hf_hook`` on each module it moves, and ``hf_device_map`` on the model;
     FSDP marks its modules or gives them a class of its own; DeepSpeed's ZeRO-3 leaves ``ds_id`` on parameters.
     """
-    if len(set(map(str, getattr(model, "hf_device_map", {}).values()))) > 1:
+    mapped = vars(model).get("hf_device_map")
+    if isinstance(mapped, dict) and len(set(map(str, mapped.values()))) > 1:
         return "accelerate"
     for module in model.modules():
         for attribute, tool in _PLACED_BY.items():

@@ -60,8 +60,7 @@ def watch(model: nn.Module, device: torch.device | str | int | None = None, on: 
 
 def as_device(device: torch.device | str | int | None) -> torch.device | None:
     """What `device` names; a number is an index of the accelerator there is."""
-    with unhooked():  # a default device has no say in this
-        return None if device is None else torch.device(device)
+    return None if device is None else torch.device(device)
 
 
 class Watch:
