@@ -643,6 +643,15 @@ def test_nccl_is_refused_plainly(two: Simulator, backend: str) -> None:
         torch.distributed.init_process_group(backend, rank=0, world_size=1)
 
 
+def test_without_a_backend_gloo_is_used_and_this_is_said(two: Simulator, tmp_path: Path) -> None:
+    with pytest.warns(SimulatorWarning, match="uses gloo here"):
+        torch.distributed.init_process_group(init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        assert torch.distributed.get_backend() == "gloo"
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_compiled_code_runs_eagerly_and_this_is_said_once_at_the_users_line(two: Simulator) -> None:
     net, x = _net().cuda(), torch.randn(8, 4, device="cuda")
     with pytest.warns(SimulatorWarning, match=r"`torch\.compile` compiles nothing here") as said:

@@ -211,10 +211,12 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     cudnn = getattr(torch.backends.cudnn, "m", torch.backends.cudnn)  # torch puts an object before its module
     yield cudnn, "_init", lambda: True
     yield cudnn, "version", lambda: CUDNN_VERSION
-    yield from _everywhere("_lazy_init", machine.use)
-    yield from _everywhere("_lazy_call", at_once)
-    yield from _everywhere("is_initialized", lambda: machine.initialized and not machine.in_bad_fork)
-    yield from _everywhere("device_count", lambda: machine.count)  # torch asks NVML first, which knows real devices
+    yield from _everywhere(
+        _lazy_init=machine.use,
+        _lazy_call=at_once,
+        is_initialized=lambda: machine.initialized and not machine.in_bad_fork,
+        device_count=lambda: machine.count,  # torch asks NVML first, which knows real devices
+    )
     yield torch.cuda, "_is_in_bad_fork", functions["_cuda_isInBadFork"]
     yield torch.cuda, "_exchange_device", functions["_cuda_exchangeDevice"]
     yield torch.cuda, "_maybe_exchange_device", functions["_cuda_maybeExchangeDevice"]
@@ -225,14 +227,12 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     yield from _graphs(machine)
 
 
-def _everywhere(name: str, new: Any) -> list[tuple[ModuleType, str, Any]]:
-    """A function of ``torch.cuda``, replaced there and in each module that imported it by name."""
-    old = getattr(torch.cuda, name)
-    return [
-        (module, name, new)
-        for module in list(sys.modules.values())
-        if isinstance(module, ModuleType) and module.__name__.startswith("torch.") and vars(module).get(name) is old
-    ]
+def _everywhere(**functions: Any) -> Iterator[tuple[ModuleType, str, Any]]:
+    """Functions of ``torch.cuda``, replaced there and in each module below it that imported them by name."""
+    old = {name: getattr(torch.cuda, name) for name in functions}
+    for path, module in list(sys.modules.items()):
+        if path.startswith("torch.cuda"):
+            yield from ((module, name, new) for name, new in functions.items() if vars(module).get(name) is old[name])
 
 
 def _not_simulated(machine: Machine) -> Callable[[str], Any]:

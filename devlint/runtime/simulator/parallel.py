@@ -118,6 +118,9 @@ def _distributed(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
 
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
         refuse(backend)
+        if backend is None:  # torch's choice would be gloo for the host and NCCL for CUDA
+            simulator.machine.step_aside("torch.distributed.init_process_group", "uses gloo here, for want of NCCL")
+            backend = "gloo"
         init(backend, *args, **kwargs)
 
     def make_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:

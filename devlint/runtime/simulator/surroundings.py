@@ -34,12 +34,15 @@ _MISSING = object()
 @contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
     """Sets attributes and items, and puts back what was there, in the reverse order."""
-    with ExitStack() as stack:
+    done: list[Replacement] = []
+    try:
         for owner, name, new in replacements:
-            before = (owner if isinstance(owner, dict) else vars(owner)).get(name, _MISSING)
-            stack.callback(_set, owner, name, before)
+            done.append((owner, name, (owner if isinstance(owner, dict) else vars(owner)).get(name, _MISSING)))
             _set(owner, name, new)
         yield
+    finally:
+        for owner, name, before in reversed(done):
+            _set(owner, name, before)
 
 
 def _set(owner: Any, name: Any, value: Any) -> None:
