@@ -10,13 +10,13 @@ import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 TABLE = Path(__file__).parent / "data" / "operator_devices.json"
@@ -74,8 +74,18 @@ class Call:
             return self.run(*self.arguments, **self.keywords)
 
 
-def calls() -> Iterator[Call]:
-    """One call for each operator of the database with a sample on the host, each with its own name; `_others` too."""
+def calls() -> list[Call]:
+    """One call for each operator of the database with a sample on the host, each with its own name; `_others` too.
+
+    They are gathered in a thread: the database looks through the whole stack for each sample, and pytest's is long.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: list(_calls())).result()
+
+
+def _calls() -> Iterator[Call]:
+    from torch.testing._internal.common_methods_invocations import op_db  # takes seconds
+
     yield from _others()
     taken: set[str] = set()
     for op in op_db:

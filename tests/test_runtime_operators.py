@@ -256,6 +256,7 @@ def test_composite_operators_and_unknown_namespaces_are_answered_with_silence(on
     library = torch.library.Library("devlint_test", "DEF")
     library.define("mix(Tensor a, Tensor b) -> Tensor")
     assert on.ask(torch.ops.devlint_test.mix.default, on("cuda:0", 2), on("cpu", 2)) is None
+    assert on.ask(torch.ops.higher_order.cond, on("cuda:0", 2), on("cpu", 2)) is None
 
 
 def test_what_torch_decomposes_in_python_is_no_composite_operator(on: Board) -> None:
@@ -320,7 +321,7 @@ def database() -> Iterator[list[Call]]:
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the samples are small: threads would only wait for each other
-    yield list(calls())
+    yield calls()
     torch.set_num_threads(threads)
 
 

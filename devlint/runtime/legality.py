@@ -390,9 +390,10 @@ def _name(func: torch._ops.OpOverload) -> str:
 @functools.cache
 def _rule(func: torch._ops.OpOverload) -> _Rule | None:
     """The rule an operator follows; ``None``: it takes every mix, or its parts are asked about, or it is unknown."""
+    if func.namespace not in NAMESPACES:
+        return None
     # `OpOverload.has_kernel_for_dispatch_key` would count torch's Python decompositions, which nothing runs here.
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-    if func.namespace not in NAMESPACES or composite:
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return None
     name = _name(func)
     if name in ANYWHERE:
