@@ -264,7 +264,7 @@ def test_a_report_goes_to_a_file_that_check_reads(project):
     got = run("--simulate", "1", "--report", "json", "--output-file", "run.json", "loop.py")
     assert got.returncode == 0
     assert got.stderr == (
-        "Found 1 warning; in each of 6 steps 1.33 waits, 13.3 B to the device. The report is in run.json\n"
+        "Found 1 warning; 1.33 waits and 13.3 B to the device a step, over 6 steps. The report is in run.json\n"
     )
     report = json.loads((project / "run.json").read_text())
     assert (report["steps"], report["simulated"]) == (6, True)

@@ -127,7 +127,7 @@ def test_the_text_says_per_line_what_was_found_and_what_it_cost(script):
 
         not looked into: torch.compile: compiled functions run as they are
 
-        Found 1 error and 1 warning, 1 budget not kept; in each of 10 steps 1 wait, 64 KiB to the device.
+        Found 1 error and 1 warning, 1 budget not kept; 1 wait and 64 KiB to the device a step, over 10 steps.
         """
     )
 

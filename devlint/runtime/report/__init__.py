@@ -226,8 +226,8 @@ def verdict(report: Report) -> str:
         rest = f"{_count(total.waits, 'wait')}, {amount(total.to_device)} to the device, {amount(total.to_host)} back"
         return f"{found}; {rest}."
     waits, size = total.waits / report.steps, amount(total.to_device / report.steps)
-    each = f"{_digits(waits)} {'wait' if waits == 1 else 'waits'}, {size} to the device"
-    return f"{found}; in each of {_count(report.steps, 'step')} {each}."
+    each = f"{_digits(waits)} {'wait' if waits == 1 else 'waits'} and {size} to the device a step"
+    return f"{found}; {each}, over {_count(report.steps, 'step')}."
 
 
 def _count(number: int, what: str) -> str:

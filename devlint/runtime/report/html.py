@@ -70,7 +70,7 @@ def _tiles(report: Report) -> str:
     total = Tally()
     for line in report.lines.values():
         total.add(line)
-    steps, each = (report.steps, " in each step") if report.steps else (1, "")
+    steps, each = (report.steps, " a step") if report.steps else (1, "")
     tiles = [(f"{total.waits / steps:.3g}", f"waits{each}")]
     if total.seconds is not None:
         tiles.append((duration(total.seconds / steps), f"waited{each}"))

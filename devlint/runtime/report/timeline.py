@@ -40,7 +40,7 @@ class Window:
 def window(report: Report) -> Window | None:
     """A few steps after warming up, or all there is where nobody marked a step; ``None`` where nothing happened."""
     last = max((event.step for event in report.timeline), default=0)
-    first = min(report.warmup_steps, last)
+    first = min(max(1, report.warmup_steps), last)  # the first step has what came before the loop, too
     chosen = [event for event in report.timeline if first <= event.step < first + STEPS]
     if not chosen:
         return None
