@@ -53,6 +53,11 @@ class _Checking(TorchDispatchMode):
         self.raises = raises
         self.refused: _Refused | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spares the wrapper that torch puts around each call otherwise, and the import of its compiler for it."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole under inference_mode only
