@@ -17,7 +17,7 @@ _name = next((name for name in _NAMES if name in sys.modules), _NAMES[0] if find
 _callbacks: Any = import_module(f"{_name}.callbacks")
 
 
-class DeviceGuard(_callbacks.Callback):  # type: ignore[misc]
+class DeviceGuard(_callbacks.Callback):
     """Guards the training, with a step for every batch.
 
     A step ends with its batch; validation in the course of an epoch belongs to the step that follows.
