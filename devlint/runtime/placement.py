@@ -127,11 +127,15 @@ def device_of(tensor: torch.Tensor) -> torch.device | None:
 
     ``None``: anywhere, wherever its operands are (memory that torch's C++ made inside an operation).
     """
-    record = record_of(tensor)
-    if record is not None and record.place is not None:
-        return None if isinstance(record.place, Anywhere) else record.place
-    with unhooked():
-        return tensor.device
+    with unhooked():  # as `record_of`, in fewer steps: every `.device` of a program asks here
+        try:
+            storage = tensor.untyped_storage() if type(tensor) in _PLAIN else storage_of(tensor)
+        except (NotImplementedError, RuntimeError):
+            storage = storage_of(tensor)
+        record = getattr(storage, ATTRIBUTE, None)
+        if record is None or record.place is None:
+            return tensor.device
+    return None if isinstance(record.place, Anywhere) else record.place
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:

@@ -149,8 +149,6 @@ class Operators(TorchDispatchMode):
 def _records(values: Any, found: list[Record | None]) -> None:
     """The records of the tensors among `values` and in their lists; ``None`` for one on the host without a record."""
     for value in values:
-        if type(value) in _NO_TENSOR:
-            continue
         if isinstance(value, torch.Tensor):
             try:
                 found.append(getattr(value.untyped_storage(), ATTRIBUTE, None))
@@ -159,8 +157,6 @@ def _records(values: Any, found: list[Record | None]) -> None:
         elif isinstance(value, (list, tuple)):
             _records(value, found)
 
-
-_NO_TENSOR: Final = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout})
 
 _kinds: dict[Any, int] = {
     torch.ops.aten.lift_fresh.default: _FRESH,
