@@ -14,8 +14,9 @@ from devlint.runtime.guard import guard, step
 class DeviceGuardCallback(TrainerCallback):
     """Guards the training, with a step for every update of the weights.
 
-    A step ends before what the trainer logs and saves then, which belongs to the step that follows. The trainer tells no callback of an exception: one that ends the training leaves the guard in place, until `close`
-    or the next training.
+    A step ends before what the trainer logs and saves then, which belongs to the step that follows. The trainer tells
+    no callback of an exception: one that ends the training leaves the guard in place, until `close` or the next
+    training.
 
     Args:
         options: as for `devlint.guard`.
