@@ -644,6 +644,31 @@ def changed_each_time() -> None:
         x.to(GPU)
 
 
+def filled_by_numpy() -> None:
+    buffer = np.zeros(3)
+    x = torch.from_numpy(buffer)
+    for number in range(6):
+        buffer[:] = number
+        x.to(GPU)
+
+
+def brought_back_changed_by_numpy() -> None:
+    x = on_gpu(3)
+    host = x.cpu()
+    host.numpy()[:] = 5
+    host.to(GPU)
+
+
+def restored_parameter() -> None:
+    layer = nn.Linear(3, 3).to(GPU)
+    kept = layer.weight.detach().cpu(), layer.bias.cpu()
+    for parameter in layer.parameters():
+        parameter.data.add_(1)
+    with torch.no_grad():
+        layer.weight.copy_(kept[0])
+        layer.bias.copy_(kept[1])
+
+
 def cached_batches() -> None:
     batches = [torch.from_numpy(np.ones(3)), torch.from_numpy(np.zeros(3))]
     for _ in range(4):
@@ -686,6 +711,9 @@ def initialized_in_place() -> None:
         values_of_python,
         worked_on_before,
         changed_each_time,
+        filled_by_numpy,
+        brought_back_changed_by_numpy,
+        restored_parameter,
         cached_batches,
         brought_back_changed,
         brought_back_after_release,

@@ -162,7 +162,7 @@ class Guard:
 
     Attributes:
         on: as given. report: what was seen so far. closed: it has ended, or this process is a fork.
-        arrivals, history, last_moves: what the parts that look keep (`copies`, `history`).
+        arrivals, history, last_copies: what the parts that look keep (`copies`, `history`).
     """
 
     def __init__(self, on: On, budgets: dict[str, int | None], warmup_steps: int) -> None:
@@ -178,7 +178,7 @@ class Guard:
         self.report = Report(torch=str(torch.__version__), warmup_steps=warmup_steps)
         self.arrivals = copies.Arrivals(self)
         self.history = History(self.emit)
-        self.last_moves: dict[copies.Spot, tuple[weakref.ref[torch.Tensor], int | None, torch.device, int]] = {}
+        self.last_copies: dict[copies.Spot, copies.Last] = {}
         self._growth = Growth(self.emit)
         self._budgets = _Budgets(budgets)
         self._began = 0.0

@@ -40,7 +40,6 @@ class Record:
         made: the frame whose operation made the storage. by: that operation, as torch's function modes are given it.
         moved: the frame that last copied it from another device.
         source: for a copy, what was known of the storage it was copied from.
-        pending: an asynchronous copy to the host that nothing has waited for yet (the copy's frame).
         homing: the gradient of this host scalar is brought back to the host (set by the simulator).
         held: bytes that count as allocated on a pretended device while the storage lives, with who counts them.
     """
@@ -51,7 +50,6 @@ class Record:
     by: Any = None
     moved: Frame | None = None
     source: Record | None = None
-    pending: Frame | None = None
     homing = False
     held: tuple[Any, int, int] | None = None
 

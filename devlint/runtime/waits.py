@@ -23,7 +23,6 @@ import torch
 
 from devlint.runtime.calls import Calls, handles
 from devlint.runtime.events import Event
-from devlint.runtime.mismatch import refuse_numpy
 from devlint.runtime.placement import device_of, tensors_in
 from devlint.runtime.provenance import name_of
 from devlint.runtime.site import calling_frame, here
@@ -61,16 +60,6 @@ def waiting(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         seconds = time.perf_counter() - started
     waited(calls.guard, name_of(func), seconds)
     return result
-
-
-@handles(Tensor.numpy, Tensor.__array__)
-def to_numpy(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A device tensor has no memory that NumPy could read: torch refuses, but for ``numpy(force=True)``."""
-    if is_device(device_of(args[0])):
-        if not kwargs.get("force"):
-            refuse_numpy(calls.guard, args[0], name_of(func))
-        return waiting(calls, func, args, kwargs)
-    return calls.look(func, args, kwargs)
 
 
 #: Parts of torch that wait by themselves, where the program has no say in it.
