@@ -341,7 +341,7 @@ with simulate(1):
     except BudgetExceeded as error:
         print("exceeded", str(error).split(":")[0], current())
 
-    broken = DeviceGuardCallback()
+    broken = DeviceGuardCallback(max_bytes_to_device=0)
     try:
         train(broken, lambda hidden: hidden + torch.ones(8))
     except RuntimeError as error:

@@ -41,8 +41,9 @@ class DeviceGuardCallback(TrainerCallback):
         step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.close()
+        self._running.close()
 
     def close(self) -> None:
-        """Ends the guard of a training that was broken off."""
-        self._running.close()
+        """Ends the guard of a training that was broken off, which is held against no budget."""
+        broken_off = RuntimeError("the training was broken off")
+        self._running.__exit__(type(broken_off), broken_off, None)
