@@ -24,6 +24,7 @@ ADVICE: Final = {
     "numpy-on-device-tensor": "copy it to the host first: `.detach().cpu()`",
     "optimizer-before-move": "move the model before the optimizer is made",
     "pageable-non-blocking": "pin the source (`pin_memory=True` on the loader), or drop `non_blocking=True`",
+    "pinned-then-copied": "drop `pin_memory()`, or let the loader pin while the host does something else",
     "redundant-move": "drop the move: it is there already",
     "retained-graph": "keep `loss.detach()`, not `loss`",
     "round-trip-copy": "leave it on the device",

@@ -275,10 +275,10 @@ def _copied(calls: Calls, func: Any, tensor: Tensor | None, copy: Tensor, asynch
     made = _Copy(func, tensor, copy, asynchronous)
     rule, message = made.fault(calls) if caller is not None and not is_torchs_own(caller) else (None, "")
     notes: tuple[tuple[Site | None, str], ...] = ()
-    if rule is not None and made.before is not None and made.before.made is not None:
-        notes = ((site_of(made.before.made), "the tensor was made"),)
     found = own_frame(caller)
     frame = found[0] if found else None
+    if rule is not None and made.before is not None and made.before.made not in (None, frame):
+        notes = ((site_of(made.before.made), "the tensor was made"),)
     made.inherit(frame)
     guard.emit(
         Event(

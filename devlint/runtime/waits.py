@@ -8,6 +8,9 @@ Three sources, so that none is missed and none counted twice:
 - ``synchronize`` of devices, streams and events, which `reach` replaces while a guard runs.
 
 Copies that wait come from `copies`.
+
+Not faithful: in the simulator, kernels that wait only on a GPU (some of sparse tensors and linear algebra) are known as
+far as `OPERATORS` lists them; on CUDA, torch itself leaves out those of ``torch.distributed`` and ``torch.sparse``.
 """
 
 from __future__ import annotations
