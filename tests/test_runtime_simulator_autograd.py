@@ -73,6 +73,34 @@ class Scaled(torch.autograd.Function):
         return gradient * factor + torch.zeros(gradient.shape, device=gradient.device)
 
 
+class Squared(torch.autograd.Function):
+    """In the style that torch.func takes."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x
+
+
+@torch.library.custom_op("devlint_tests::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    """An operator with a kernel in Python."""
+    return x * 2
+
+
+twice.register_autograd(lambda ctx, gradient: gradient * 2)
+
+
 class HostGradient(torch.autograd.Function):
     """A backward pass that forgets the device."""
 
@@ -269,6 +297,50 @@ def no_grad_and_inference(device: torch.device) -> Any:
     with torch.inference_mode():
         second = net(x.reshape(2, 2)).flatten().to(torch.float64)
     return first, second
+
+
+@autograd
+def custom_operator(device: torch.device) -> Any:
+    x = torch.ones(3, device=device, requires_grad=True)
+    y = twice(x)
+    y.sum().backward()
+    return y, x.grad
+
+
+@autograd
+def custom_function_under_transforms(device: torch.device) -> Any:
+    x = torch.arange(6.0, device=device).view(3, 2)
+    return torch.vmap(torch.func.grad(lambda row: Squared.apply(row).sum()))(x)
+
+
+@autograd
+def moves_under_transforms(device: torch.device) -> Any:
+    gradient = torch.func.grad(lambda x: (x.to(device) ** 2).sum())(torch.ones(3))
+    assert gradient.device == CPU
+    return torch.vmap(lambda x: x.to(device) * 2)(torch.ones(3, 2))
+
+
+@autograd
+def stacked_modules(device: torch.device) -> Any:
+    nets = [nn.Linear(2, 2).to(device) for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(nets)
+    call = torch.vmap(lambda p, b, x: torch.func.functional_call(nets[0], (p, b), (x,)), in_dims=(0, 0, None))
+    return call(parameters, buffers, torch.ones(1, 2, device=device))
+
+
+@autograd
+def dual_numbers(device: torch.device) -> Any:
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2)).to(device)
+        return tuple(torch.autograd.forward_ad.unpack_dual(dual * 2))
+
+
+@autograd
+def anomaly_detection(device: torch.device) -> Any:
+    with torch.autograd.detect_anomaly():
+        x = torch.ones(2, device=device, requires_grad=True)
+        (x * 2).sum().backward()
+        return x.grad
 
 
 @pytest.mark.parametrize("case", AUTOGRAD.values(), ids=AUTOGRAD)

@@ -66,6 +66,7 @@ FACTORIES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
+@pytest.mark.filterwarnings("ignore")
 def test_a_factory_makes_its_tensor_where_device_says(make: Callable[..., Any]) -> None:
     on_both(lambda device: make(device=device))
 
@@ -74,6 +75,7 @@ REDIRECTED = {name: make for name, make in FACTORIES.items() if name not in ("no
 
 
 @pytest.mark.parametrize("make", REDIRECTED.values(), ids=REDIRECTED)
+@pytest.mark.filterwarnings("ignore")
 def test_a_factory_follows_the_device_context(make: Callable[..., Any]) -> None:
     def compute(device: torch.device) -> Any:
         with torch.device(device):
@@ -88,6 +90,7 @@ def test_normal_follows_no_device_context(machine: Simulator) -> None:
 
 
 @pytest.mark.parametrize("make", FACTORIES.values(), ids=FACTORIES)
+@pytest.mark.filterwarnings("ignore")
 def test_a_factory_without_device_stays_on_the_host(make: Callable[..., Any], machine: Simulator) -> None:
     assert all(device_of(tensor) == CPU for tensor in tensors_in([make()]))
 
@@ -177,6 +180,7 @@ def test_the_default_device_can_be_set_and_put_back(machine: Simulator) -> None:
     assert torch.zeros(2).device == CPU
 
 
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
 def test_the_default_tensor_type_can_be_one_of_cuda(machine: Simulator) -> None:
     torch.set_default_tensor_type("torch.cuda.DoubleTensor")
     try:
@@ -513,6 +517,40 @@ def test_a_tensor_says_where_it_is(machine: Simulator) -> None:
     assert there.half().type() == "torch.cuda.HalfTensor"
     assert not there.is_mps
     assert not there.is_meta
+
+
+LAYOUTS: dict[str, Callable[[Tensor], list[Tensor]]] = {  # of a 3x3 tensor: parts, and what comes of it
+    "sparse": lambda x: [x.to_sparse(), x.to_sparse().indices(), x.to_sparse().values(), x.to_sparse().to_dense()],
+    "sparse product": lambda x: [x.to_sparse() @ x, x.to_sparse() * 2, torch.sparse.softmax(x.to_sparse(), 1)],
+    "sparse rows": lambda x: [x.to_sparse_csr(), x.to_sparse_csr().crow_indices(), x.to_sparse_csr().values()],
+    "quantised": lambda x: _quantised(x),
+    "jagged": lambda x: [_jagged(x), _jagged(x) * 2, _jagged(x).values(), nn.Linear(3, 3, device=x.device)(_jagged(x))],
+    "complex": lambda x: [torch.complex(x, x), torch.complex(x, x).real, torch.complex(x, x).conj().resolve_conj()],
+}
+
+
+def _quantised(x: Tensor) -> list[Tensor]:
+    tensor = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
+    return [tensor, tensor.int_repr(), tensor.dequantize()]
+
+
+def _jagged(x: Tensor) -> Tensor:
+    return torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged)
+
+
+@pytest.mark.parametrize("parts", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_every_layout_have_a_place(parts: Callable[[Tensor], list[Tensor]], machine: Simulator) -> None:
+    here, there = torch.eye(3), torch.eye(3, device=ONE)
+    for tensor in parts(there):
+        assert tensor.device == ONE
+        assert tensor.is_cuda
+        assert tensor.detach().cpu().device == CPU
+    for tensor in parts(here):
+        assert tensor.device == CPU
+        assert tensor.detach().to(ONE).device == ONE
+    with pytest.raises(RuntimeError, match="device"):
+        here.to_sparse() @ there
 
 
 def test_text_names_the_device_as_torch_does(machine: Simulator) -> None:

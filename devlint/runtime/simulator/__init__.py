@@ -4,6 +4,21 @@ Two modes work together. The *function mode* sees the calls of torch's Python AP
 ``.device`` and ``.is_cuda``, and makes moves. The *dispatch mode* sees every ATen operation, those of autograd and of
 C++ included: it gives results the place of their operands and refuses mixes as torch does (`devlint.runtime.legality`).
 Places are kept on storages (`devlint.runtime.placement`).
+
+Not faithful, of tensors (each module of this package names its own):
+
+- Kernels are those of the host. They round as these do, refuse the dtypes that these refuse, and no index out of range
+  ends in a device-side assertion. ``svdvals``, ``eigvalsh`` and ``lstsq`` take another way through LAPACK under any
+  dispatch mode. Optimizers choose the kernels over lists that they choose on a GPU; of torch's, NAdam and ASGD then
+  round otherwise than on the CPU, the others do not.
+- A ``__torch_function__`` of a subclass and the Python kernel of a custom operator see their tensors on the host, and
+  what they do between them is not checked. A subclass that wraps tensors without ``__tensor_flatten__`` is where its
+  constructor said.
+- Zeros that autograd's C++ makes are where they are used; asked in a hook before any use, on the current device.
+- ``isinstance(t, torch.FloatTensor)`` holds on a device too, ``Tensor.set_`` takes any storage,
+  ``UntypedStorage(n, device="cuda")`` and ``torch.cuda.FloatStorage`` cannot be made, and ``data_ptr`` is an address of
+  the host; DLPack and ``__cuda_array_interface__`` give nothing on a device to other libraries.
+- Memory is counted by storage as it was made: what ``resize_`` adds is not, nor the workspace of kernels.
 """
 
 from __future__ import annotations
@@ -28,14 +43,14 @@ class Simulator:
     Attributes:
         machine: its devices. default: where memory is made that no argument places (``set_default_tensor_type``).
         observers: called with each ATen operation and its arguments, before it runs.
-        loose: memory that torch's own code made inside a call of the API, until the call returns: (thread, record).
+        loose: memory that torch's own code made inside a call of the API, until the call returns, by thread.
     """
 
     def __init__(self, kind: str, count: int) -> None:
         self.machine = Machine(kind, count)
         self.default: torch.device | None = None
         self.observers: list[Callable[[Any, tuple[Any, ...]], None]] = []
-        self.loose: list[tuple[int, Record]] = []
+        self.loose: dict[int, list[Record]] = {}
         self._thread = threading.local()
 
     # Where memory that no operand explains is made ------------------------------------------------------------------
@@ -96,7 +111,7 @@ class Simulator:
             record.place = place
         if place is ANYWHERE:
             if not self.in_engine():
-                self.loose.append((threading.get_ident(), record))
+                self.loose.setdefault(threading.get_ident(), []).append(record)
         elif isinstance(place, torch.device):
             size, index = storage.nbytes(), place.index
             self.machine.hold(index, size)
@@ -104,9 +119,7 @@ class Simulator:
 
     def settle(self, args: Any, kwargs: Any) -> None:
         """Memory that a call of the API made and that met no operand lives where the call's tensors do."""
-        thread = threading.get_ident()
-        mine = [record for owner, record in self.loose if owner == thread and record.place is ANYWHERE]
-        self.loose = [item for item in self.loose if item[0] != thread]
+        mine = [one for one in self.loose.pop(threading.get_ident(), ()) if one.place is ANYWHERE]
         if mine:
             records = (getattr(storage_of(tensor), ATTRIBUTE, None) for tensor in tensors_in([args, kwargs]))
             places = (record.place for record in records if record is not None)

@@ -41,7 +41,7 @@ def assign_gradient(simulator: Simulator, func: Any, args: Any, kwargs: Any) -> 
 def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
     """What of autograd is replaced while the simulator runs: (owner, name, what stands there)."""
     engine = torch.autograd.graph._engine_run_backward
-    apply_forward = Function.__dict__["apply"].__func__
+    apply_forward = Function.__dict__["apply"]  # a method of Python's; of C's from torch 2.14 on
     apply_backward = BackwardCFunction.__dict__["apply"]
 
     def run_backward(tensors: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +60,7 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
     def forward(cls: Any, *args: Any, **kwargs: Any) -> Any:
         """``Function.apply``: its node remembers where inputs and outputs were."""
         inputs = [device_of(value) if isinstance(value, Tensor) else None for value in args]
-        result = apply_forward(cls, *args, **kwargs)
+        result = apply_forward.__get__(None, cls)(*args, **kwargs)
         outputs = list(tensors_in([result], depth=1))
         node = next((tensor.grad_fn for tensor in outputs if isinstance(tensor.grad_fn, cls._backward_cls)), None)
         if node is not None:
