@@ -419,3 +419,14 @@ def identical(one: Tensor, other: Tensor) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def test_an_operator_with_a_kernel_of_its_own_is_not_taken_apart() -> None:
+    """`silu_backward` can be composed of others too, which round otherwise."""
+    from devlint.runtime.simulator import simulate
+
+    x, gradient = torch.linspace(-3, 3, 1000), torch.linspace(0, 1, 1000)
+    plain = torch.ops.aten.silu_backward(gradient, x)
+    with simulate(1):
+        simulated = torch.ops.aten.silu_backward(gradient.to("cuda"), x.to("cuda")).cpu()
+    assert torch.equal(simulated, plain)

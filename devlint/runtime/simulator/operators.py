@@ -167,7 +167,8 @@ _kinds: dict[Any, int] = {
 def _kind(func: Any) -> int:
     """Composite operators arrive whole under ``inference_mode`` only: elsewhere autograd takes them apart before.
 
-    One that has a kernel of the host's own besides, such as ``silu_backward``, is run by that: its parts round otherwise.
+    One that has a kernel of the host's own besides, such as ``silu_backward``, is run by that: its parts round
+    otherwise.
     """
     keys = torch._C.DispatchKey
     if func.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd) and not func.has_kernel_for_dispatch_key(
