@@ -690,6 +690,12 @@ def test_an_operator_of_the_program_gives_its_result_where_its_operands_are(two:
     assert twice(torch.ones(2, device="cuda:1")).device == torch.device("cuda", 1)
 
 
+def test_weights_of_a_recurrent_module_are_flattened_by_no_kernel_of_a_device(two: Simulator) -> None:
+    lstm = nn.LSTM(2, 3).cuda()
+    lstm.flatten_parameters()
+    assert lstm(torch.ones(4, 1, 2, device="cuda"))[0].device == CUDA
+
+
 def test_profilers_see_the_host(two: Simulator) -> None:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with pytest.warns(SimulatorWarning, match="no device"), torch.profiler.profile(activities=activities) as profile:
@@ -710,6 +716,8 @@ def test_a_machine_with_mps_has_no_cuda(mps: Simulator) -> None:
     assert torch.get_device_module() is torch.mps
     with pytest.raises(AssertionError, match="not compiled with CUDA"):
         torch.ones(1, device="cuda")
+    with pytest.raises(AssertionError, match="not compiled with CUDA"):
+        torch.cuda.current_device()
     with pytest.raises(RuntimeError, match="one MPS device"):
         torch.ones(1, device="mps:1")
 

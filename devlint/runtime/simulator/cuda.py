@@ -21,6 +21,7 @@ NAME: Final = "devlint imaginary GPU"
 CAPABILITY: Final = (8, 0)  # Ampere: bfloat16 and TF32 count as there
 CUDA_VERSION: Final = "12.8"
 CUDNN_VERSION: Final = 91002
+_OF_CUDA: Final = ("_cuda_", "_nccl_", "_gds_")  # names in torch._C
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
             function()
 
     functions = _functions(machine)
-    others = [name for name in dir(torch._C) if name.startswith("_cuda_") and name not in functions]
+    others = [name for name in dir(torch._C) if name.startswith(_OF_CUDA) and name not in functions]
     yield from ((torch._C, name, machine.not_simulated(f"torch._C.{name}")) for name in others)
     yield from ((torch._C, name, function) for name, function in functions.items())
     yield torch._C, "__getattr__", _not_simulated(machine)
@@ -211,7 +212,8 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     cudnn = getattr(torch.backends.cudnn, "m", torch.backends.cudnn)  # torch puts an object before its module
     yield cudnn, "_init", lambda: True
     yield cudnn, "version", lambda: CUDNN_VERSION
-    yield from _everywhere(
+    yield torch, "_use_cudnn_rnn_flatten_weight", lambda: False  # whose kernel wants real memory of a device
+    yield from everywhere(
         _lazy_init=machine.use,
         _lazy_call=at_once,
         is_initialized=lambda: machine.initialized and not machine.in_bad_fork,
@@ -227,7 +229,7 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     yield from _graphs(machine)
 
 
-def _everywhere(**functions: Any) -> Iterator[tuple[ModuleType, str, Any]]:
+def everywhere(**functions: Any) -> Iterator[tuple[ModuleType, str, Any]]:
     """Functions of ``torch.cuda``, replaced there and in each module below it that imported them by name."""
     old = {name: getattr(torch.cuda, name) for name in functions}
     for path, module in list(sys.modules.items()):
@@ -237,7 +239,7 @@ def _everywhere(**functions: Any) -> Iterator[tuple[ModuleType, str, Any]]:
 
 def _not_simulated(machine: Machine) -> Callable[[str], Any]:
     def missing(name: str) -> Any:
-        if name.startswith(("_cuda_", "_nccl_", "_gds_")):
+        if name.startswith(_OF_CUDA):
             return machine.not_simulated(f"torch._C.{name}")
         raise AttributeError(f"module 'torch._C' has no attribute '{name}'")
 
@@ -256,6 +258,6 @@ def _graphs(machine: Machine) -> Iterator[tuple[Any, Any, Any]]:
         yield module, "make_graphed_callables", eagerly
         for name in ("CUDAGraph", "graph", "graph_pool_handle"):
             yield module, name, type(name, (), {"__new__": machine.not_simulated(f"torch.cuda.{name}")})
-    for name in ("MemPool", "use_mem_pool", "CUDAPluggableAllocator"):
+    for name in ("MemPool", "CUDAPluggableAllocator"):
         if hasattr(torch.cuda, name):
             yield torch.cuda, name, machine.not_simulated(f"torch.cuda.{name}")

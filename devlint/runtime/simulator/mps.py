@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from devlint.runtime.simulator import Simulator
+from devlint.runtime.simulator.cuda import everywhere
 from devlint.runtime.simulator.machine import TOTAL_MEMORY
 
 
@@ -35,6 +36,9 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
         if not (timed and also) or begun is None or ended is None:
             raise RuntimeError("Both events must be created with enable_timing=True and recorded")
         return (ended - begun) * 1000
+
+    def no_cuda() -> None:
+        raise AssertionError("Torch not compiled with CUDA enabled")
 
     def nothing(*args: Any) -> None: ...
 
@@ -69,5 +73,7 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
         if hasattr(torch.mps, name):
             yield torch.mps, name, machine.not_simulated(f"torch.mps.{name}")
     # A machine with MPS has no CUDA, not even where this one does.
-    yield torch.cuda, "is_available", lambda: False
-    yield torch.cuda, "device_count", lambda: 0
+    yield torch._C, "_has_cuda", False
+    yield torch._C, "_has_cudnn", False
+    yield torch.version, "cuda", None
+    yield from everywhere(_lazy_init=no_cuda, is_available=lambda: False, device_count=lambda: 0)
