@@ -70,9 +70,7 @@ def test_a_test_under_a_budget_fails_with_the_line_to_blame(run):
         "--simulate-gpus", "1",
     )  # fmt: skip
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(
-        ["`max_syncs=0`: *in step 2*loss.item()*", "*device guard*", "*host-sync-in-loop*"]
-    )
+    result.stdout.fnmatch_lines(["`max_syncs=0`: *in step 2*loss.item()*", "*device guard*", "*host-sync-in-loop*"])
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
 
