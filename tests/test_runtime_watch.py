@@ -27,6 +27,7 @@ from devlint.runtime import hooks, memory_growth
 from devlint.runtime.audit import audit
 from devlint.runtime.errors import DevicePlacementError
 from devlint.runtime.events import Event
+from devlint.runtime.guard import guard
 from devlint.runtime.history import KEPT_STEPS, History
 from devlint.runtime.memory_growth import GROWING_STEPS, WARMUP_STEPS, Growth
 from devlint.runtime.simulator import simulate
@@ -283,6 +284,12 @@ def test_an_event_says_what_where_and_at_which_line() -> None:
     assert event.message == "`self.mean` of `Normalize` is a plain tensor, left on cpu: the parameters are on cuda:0"
     assert event.site is not None and event.site.code == "self.mean = torch.tensor([0.5, 0.5])"
     assert event.kind == "module"
+
+
+def test_an_event_notes_where_the_tensor_was_made_if_that_was_seen() -> None:
+    with guard():
+        event = audit(Normalize().to("cuda")).findings[0].first
+    assert [text for _, text in event.notes] == ["the tensor was made"]  # reports add " here", or the other line
 
 
 def test_a_tensor_that_is_assigned_in_two_places_is_shown_where_it_is_looked_at() -> None:

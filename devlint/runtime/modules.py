@@ -425,7 +425,7 @@ def _join(path: str, name: str) -> str:
 
 def _made(tensor: Tensor | None) -> tuple[tuple[Site | None, str], ...]:
     site = made_at(tensor) if tensor is not None else None
-    return ((site, "made here"),) if site else ()
+    return ((site, "the tensor was made"),) if site else ()
 
 
 def _event(

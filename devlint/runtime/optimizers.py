@@ -148,5 +148,5 @@ def _names(optimizer: Optimizer, model: nn.Module | None = None) -> dict[int, st
 
 def _event(rule: str, message: str, operation: str, tensor: Tensor | None = None, error: bool = False) -> Event:
     site = made_at(tensor) if tensor is not None else None
-    notes = ((site, "made here"),) if site else ()
+    notes = ((site, "the tensor was made"),) if site else ()
     return Event("optimizer", rule, message, operation, here(), notes=notes, error=error)
