@@ -28,7 +28,8 @@ Tensor = torch.Tensor
 Handler = Callable[["Calls", Any, tuple[Any, ...], dict[str, Any]], Any]
 _handlers: dict[Any, Handler | None] = {}
 _PLAIN: Final = (Tensor, torch.nn.Parameter)
-_MIXED: Final = torch.device("meta", 127)  # no tensor's place
+_MOST_RESULTS: Final = 16  # of one call: more are what an optimizer computes for itself
+MIXED: Final = torch.device("meta", 127)  # no tensor's place
 
 
 def handles(*functions: Any) -> Callable[[Handler], Handler]:
@@ -74,12 +75,17 @@ class Calls(TorchFunctionMode):
 
     def look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the call; raises instead if torch would refuse its operands' places."""
-        self.fresh.clear()
         with unhooked():
             place = self.place(args, kwargs)
-            if self.guard.arrivals.awaited:
+        return self.look_at(place, func, args, kwargs)
+
+    def look_at(self, place: torch.device | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `look`, where the `place` of the call is known."""
+        self.fresh.clear()
+        if self.guard.arrivals.awaited:
+            with unhooked():
                 self.guard.arrivals.read(args, kwargs)
-        result = self.run(func, args, kwargs, place is _MIXED)
+        result = self.run(func, args, kwargs, place is MIXED)
         self.made(result, func)
         return result
 
@@ -91,9 +97,9 @@ class Calls(TorchFunctionMode):
         return result
 
     def place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
-        """The place of all tensors of a call; ``None``: it has none. Several places are `_MIXED`."""
+        """The place of all tensors of a call; ``None``: it has none. Several places are `MIXED`."""
         place = _common(args, None, self._place_of)
-        if kwargs and place is not _MIXED:
+        if kwargs and place is not MIXED:
             place = _common(kwargs.values(), place, self._place_of)
         if not self._simulated and place is not None and place != HOST and place.type == "cuda":
             sync_warnings.keep_listening()
@@ -104,7 +110,7 @@ class Calls(TorchFunctionMode):
         if isinstance(result, Tensor):
             with unhooked():
                 self._note(result, func)
-        elif isinstance(result, (list, tuple)):
+        elif isinstance(result, (list, tuple)) and len(result) <= _MOST_RESULTS:
             with unhooked():
                 for item in result:
                     if isinstance(item, Tensor):
@@ -138,11 +144,11 @@ def _common(
             if place is None:
                 place = other
             elif other is not None and other != place:
-                return _MIXED
+                return MIXED
         elif isinstance(value, (list, tuple)):
             place = _common(value, place, place_of)
-            if place is _MIXED:
-                return _MIXED
+            if place is MIXED:
+                return MIXED
     return place
 
 
@@ -167,10 +173,9 @@ def _pretended(tensor: Tensor) -> torch.device | None:
 
 
 def _questions() -> set[Any]:
-    """What is only asked of a tensor or torch: it runs nothing on a device, so nobody looks."""
-    attributes = {
-        value.__get__ for value in vars(torch._C.TensorBase).values() if isinstance(value, types.GetSetDescriptorType)
-    }
+    """What is only asked of a tensor or torch, or noted on it: nothing runs on a device, so nobody looks."""
+    described = [value for value in vars(torch._C.TensorBase).values() if isinstance(value, types.GetSetDescriptorType)]
+    attributes = {value.__get__ for value in described} | {value.__set__ for value in described}
     methods = """
         dim size stride numel nelement element_size storage_offset data_ptr untyped_storage is_contiguous is_complex
         is_floating_point is_signed is_conj is_neg is_inference is_set_to is_same_size get_device is_pinned __len__

@@ -26,7 +26,7 @@ import torch
 
 from devlint.runtime.calls import Calls, handles
 from devlint.runtime.events import Event
-from devlint.runtime.placement import device_of, tensors_in
+from devlint.runtime.placement import HOST, META, device_of, unhooked
 from devlint.runtime.provenance import name_of
 from devlint.runtime.site import calling_frame, here
 
@@ -55,11 +55,13 @@ def is_device(place: torch.device | None) -> bool:
 @handles(*ALWAYS)
 def waiting(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call that waits if one of its tensors is on a device."""
-    if not any(is_device(device_of(tensor)) for tensor in tensors_in([*args, *kwargs.values()])):
-        return calls.look(func, args, kwargs)
+    with unhooked():
+        place = calls.place(args, kwargs)
+    if place in (None, HOST, META):
+        return calls.look_at(place, func, args, kwargs)
     with calls.guard.quiet():
         started = time.perf_counter()
-        result = calls.look(func, args, kwargs)
+        result = calls.look_at(place, func, args, kwargs)
         seconds = time.perf_counter() - started
     waited(calls.guard, name_of(func), seconds)
     return result
