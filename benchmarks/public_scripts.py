@@ -5,7 +5,9 @@ models, twice: on the plain CPU, and under ``devlint run --simulate 1`` with the
 that they print must be the same, to the last printed digit. The data are made up, torchvision is replaced by a stand-in
 of three classes, and nothing is downloaded. timm runs where it is installed.
 
-So that both runs take the same branches, the plain run is told that its accelerator is the CPU.
+So that both runs take the same branches, the plain run is told that its accelerator is the CPU. Both use one thread:
+how many threads the host's own kernels use otherwise depends on which of torch's threads first runs one, and with it the
+last digit of a sum.
 """
 
 from __future__ import annotations
