@@ -6,8 +6,8 @@ that they print must be the same, to the last printed digit. The data are made u
 of three classes, and nothing is downloaded. timm runs where it is installed.
 
 So that both runs take the same branches, the plain run is told that its accelerator is the CPU. Both use one thread:
-how many threads the host's own kernels use otherwise depends on which of torch's threads first runs one, and with it the
-last digit of a sum.
+how many threads the kernels of the host use otherwise depends on which of torch's threads first runs one, and with it
+the last digit of a sum.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ def scripts(examples: Path | None, nanogpt: Path | None, work: Path) -> list[Scr
 
 def run(command: list[str], folder: Path, stand_in: Path) -> tuple[int, str, str, float]:
     """Exit code, standard output, standard error, seconds."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(stand_in), os.environ.get("PYTHONPATH", "")])}
+    path = os.pathsep.join([str(stand_in), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     start = time.perf_counter()
     done = subprocess.run(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
