@@ -111,6 +111,18 @@ def refusal(
     return Refusal(RuntimeError, message, tuple(Operand(o.name, o.tensor, o.device) for o in operands))
 
 
+@functools.cache
+def is_composite(func: torch._ops.OpOverload) -> bool:
+    """Whether an operator is nothing but others, as it comes to a dispatch mode under ``inference_mode`` only.
+
+    One that has a kernel of its own besides, such as ``silu_backward``, is not: its parts round otherwise.
+    """
+    keys = torch._C.DispatchKey
+    return func.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd) and not any(
+        func.has_kernel_for_dispatch_key(key) for key in (keys.CPU, keys.CUDA)
+    )
+
+
 def follows_first(func: torch._ops.OpOverload) -> bool:
     """Whether the result of a mix is where the first operand is; else it is on the device.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devlint.runtime.events import Event
-from devlint.runtime.legality import HOST_ONLY, Operand, Refusal, refusal
+from devlint.runtime.legality import HOST_ONLY, Operand, Refusal, is_composite, refusal
 from devlint.runtime.legality_calls import call_refusal, concerns
 from devlint.runtime.placement import HOST, device_of, record_of, tensors_in, unhooked
 from devlint.runtime.provenance import Home, arguments, homes, key_of, name_of, outermost_module
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from devlint.runtime.guard import Guard
 
 _MOST_OPERANDS: Final = 4  # named on either side, of a call that takes lists
-_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 #: Factories that fill memory by themselves, and could do so on the device.
 FACTORIES: Final = frozenset(
     getattr(torch, name)
@@ -60,7 +59,7 @@ class _Checking(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole under inference_mode only
+        if is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
         if func._schema.name in HOST_ONLY or len({device_of(tensor) for tensor in tensors_in([args, kwargs])}) > 1:

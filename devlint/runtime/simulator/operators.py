@@ -8,7 +8,7 @@ import torch
 from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from devlint.runtime.legality import HOST_ONLY, follows_first, refusal
+from devlint.runtime.legality import HOST_ONLY, follows_first, is_composite, refusal
 from devlint.runtime.placement import ANYWHERE, ATTRIBUTE, HOST, Record, device_of, storage_of, tensors_in, unhooked
 from devlint.runtime.simulator.moves import bring_gradient_home
 
@@ -165,14 +165,6 @@ _kinds: dict[Any, int] = {
 
 
 def _kind(func: Any) -> int:
-    """Composite operators arrive whole under ``inference_mode`` only: elsewhere autograd takes them apart before.
-
-    One that has a kernel of the host's own besides, such as ``silu_backward``, is run by that: its parts round
-    otherwise.
-    """
-    keys = torch._C.DispatchKey
-    if func.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd) and not func.has_kernel_for_dispatch_key(
-        keys.CPU
-    ):
+    if is_composite(func):
         return _COMPOSITE
     return _READ_BY_HOST if func._schema.name in HOST_ONLY else _PLAIN
