@@ -220,6 +220,10 @@ class Guard:
             return
         if not self.report.simulated and sync_warnings.is_taken():
             self.step_aside("waits in C++", "the program uses `torch.cuda.set_sync_debug_mode` itself")
+        machine = simulator()
+        if machine is not None:
+            for what, why in machine.machine.stepped_aside.items():
+                self.step_aside(what, why)
         dynamo = sys.modules.get("torch._dynamo.utils")
         if dynamo is not None and dynamo.counters["frames"]["total"]:
             self.step_aside("torch.compile", "this process uses it: what runs as compiled code is not seen")
