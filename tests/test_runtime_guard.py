@@ -1406,6 +1406,6 @@ def test_a_name_that_devlint_does_not_have_is_an_attribute_error() -> None:
 
 
 def test_what_the_simulator_does_not_do_is_in_the_report() -> None:
-    with simulate(1), guard() as report, pytest.warns(UserWarning):
+    with simulate(1), devlint.guard() as report, pytest.warns(UserWarning):
         torch.compile(lambda tensor: tensor + 1)(torch.ones(2, device="cuda"))
     assert report.stepped_aside["torch.compile"] == "compiles nothing here: the code runs eagerly"
