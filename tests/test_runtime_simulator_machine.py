@@ -268,6 +268,22 @@ def test_a_device_is_seeded(two: Simulator, seed: Callable[[int], Any]) -> None:
     assert torch.cuda.initial_seed() == 5
 
 
+@pytest.mark.parametrize(
+    "restore",
+    [
+        torch.cuda.set_rng_state,
+        lambda state: torch.set_rng_state(state),
+        lambda state: torch.random.set_rng_state(state),
+        lambda state: torch.Generator(device="cuda").set_state(state),
+    ],
+)
+def test_a_state_that_was_loaded_onto_a_device_is_refused(two: Simulator, restore: Callable[[Any], Any]) -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(TypeError, match=r"^RNG state must be a torch.ByteTensor$"):
+        restore(state.cuda())
+    restore(state)
+
+
 def test_states_of_a_devices_generator_are_kept_and_restored(two: Simulator) -> None:
     states = torch.cuda.get_rng_state_all()
     first = torch.rand(3, device="cuda:1")

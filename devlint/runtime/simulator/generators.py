@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from devlint.runtime.placement import HOST, device_of
 from devlint.runtime.simulator import Simulator, active
 
 _HostGenerator = torch.Generator
@@ -49,12 +50,32 @@ class Generator(_HostGenerator, metaclass=_Kind):
         """The device whose tensors may draw from it."""
         return self._place
 
+    def set_state(self, new_state: torch.Tensor) -> Generator:
+        """Goes on from a state, which is on the host."""
+        return super().set_state(_on_host(new_state))  # type: ignore[return-value]
+
     def clone_state(self) -> Generator:
         """A generator for the same device, in the same state."""
         return _in_state(self._place, self.get_state())
 
     def __reduce__(self) -> Any:
         return _in_state, (self._place, self.get_state())
+
+
+def _on_host(state: torch.Tensor) -> torch.Tensor:
+    """The state itself.
+
+    Raises:
+        TypeError: torch's own (``check_rng_state``): it is on a device, where ``torch.load(map_location=...)`` put it.
+    """
+    if device_of(state) != HOST:
+        raise TypeError("RNG state must be a torch.ByteTensor")
+    return state
+
+
+def _set_rng_state(new_state: torch.Tensor) -> None:
+    """In place of ``torch.set_rng_state``."""
+    torch.default_generator.set_state(_on_host(new_state))
 
 
 def _in_state(place: torch.device, state: torch.Tensor) -> Generator:
@@ -85,7 +106,7 @@ class DefaultGenerator(Generator):
 
     def set_state(self, new_state: torch.Tensor) -> DefaultGenerator:
         """Moves the host's stream."""
-        torch.default_generator.set_state(new_state)
+        torch.default_generator.set_state(_on_host(new_state))
         return self
 
 
@@ -112,6 +133,8 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
         _by_address[generator._cdata] = generator
         generators.append(generator)
     yield torch, "Generator", Generator
+    yield torch, "set_rng_state", _set_rng_state
+    yield torch.random, "set_rng_state", _set_rng_state
     if machine.kind == "cuda":
         yield torch.cuda, "default_generators", tuple(generators)
     else:
