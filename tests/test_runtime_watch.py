@@ -1177,3 +1177,21 @@ def test_hooks_find_no_kept_history_in_a_training_loop() -> None:
             losses.append(output.detach())
             history.step(number)
     assert events == []
+
+
+@pytest.mark.parametrize("case", ["replaced", "target network", "another's turn"])
+def test_a_guard_sees_that_an_optimizer_updates_what_was_replaced(case: str) -> None:
+    first, second, x = nn.Linear(2, 2).cuda(), nn.Linear(2, 2).cuda(), torch.ones(1, 2, device="cuda")
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
+    with guard() as report:
+        for _ in range(2):
+            if case == "replaced":
+                second(x).sum().backward()
+            elif case == "target network":
+                (first(x) - second(x).detach()).sum().backward()
+            else:
+                (first(x).detach() - second(x)).sum().backward()
+            optimizer.step()
+    found = [line.first.message for line in report.findings]
+    assert len(found) == (case == "replaced")
+    assert all("2 of the 2 parameters that it updates are not those of `Linear`" in message for message in found)

@@ -131,7 +131,10 @@ class Observer:
         with unhooked():
             first = next(optimizers.parameters_of(optimizer), None)
             due = self._find(optimizer).due(None if first is None else device_of(first))
-            events = list(optimizers.look(optimizer)) if due else []
+            events = []
+            if due:
+                models = [model for seen in self._seen.values() if isinstance(model := seen.of(), nn.Module)]
+                events = [*optimizers.look(optimizer), *optimizers.unlearnt(optimizer, models)]
         self._say(events)
 
     @staticmethod

@@ -48,6 +48,19 @@ def look(optimizer: Optimizer, model: nn.Module | None = None) -> Iterator[Event
         yield from _replaced(optimizer, model)
 
 
+def unlearnt(optimizer: Optimizer, models: list[nn.Module]) -> Iterator[Event]:
+    """As `look` with a model, of all `models` that ran: what this optimizer updates is in none of them.
+
+    And backward has reached the others' parameters of the same shapes alone, which a target network's and an average's
+    it does not.
+    """
+    held = {id(parameter) for model in models for parameter in model.parameters()}
+    lost = [parameter for parameter in parameters_of(optimizer) if id(parameter) not in held]
+    if any(parameter.grad is None for parameter in lost):
+        for model in models:
+            yield from _replaced(optimizer, model, set(map(id, lost)))
+
+
 def _is_torchs_own(optimizer: Any) -> bool:
     """Whether one of torch's own ``step`` methods does the work."""
     step = getattr(type(optimizer), "step", None)
@@ -101,7 +114,7 @@ def _no_leaves(optimizer: Optimizer, model: nn.Module | None) -> Iterator[Event]
             )
 
 
-def _replaced(optimizer: Optimizer, model: nn.Module) -> Iterator[Event]:
+def _replaced(optimizer: Optimizer, model: nn.Module, lost: set[int] | None = None) -> Iterator[Event]:
     """Parameters that are not the model's any more, where the model has others of the same shape that nobody updates.
 
     Both halves are needed, with the same shapes on both sides: an optimizer may update other tensors than this model's,
@@ -112,6 +125,9 @@ def _replaced(optimizer: Optimizer, model: nn.Module) -> Iterator[Event]:
     stale = [parameter for parameter in updated if id(parameter) not in held]
     known = {id(parameter) for parameter in updated}
     left_out = [parameter for parameter in model.parameters() if id(parameter) not in known and parameter.requires_grad]
+    if lost is not None:
+        stale = [parameter for parameter in stale if id(parameter) in lost and parameter.grad is None]
+        left_out = [parameter for parameter in left_out if parameter.grad is not None]
     if not stale or _shapes(stale) != _shapes(left_out):
         return
     total = len(updated)
