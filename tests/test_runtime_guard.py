@@ -1409,3 +1409,43 @@ def test_what_the_simulator_does_not_do_is_in_the_report() -> None:
     with simulate(1), devlint.guard() as report, pytest.warns(UserWarning):
         torch.compile(lambda tensor: tensor + 1)(torch.ones(2, device="cuda"))
     assert report.stepped_aside["torch.compile"] == "compiles nothing here: the code runs eagerly"
+
+
+@simulated
+def test_a_plain_list_of_modules_is_named_by_the_error_and_not_the_input_it_meets() -> None:
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.others = nn.Linear(3, 3), [nn.Linear(3, 3)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.others[0](self.first(x))  # type: ignore[no-any-return]
+
+    model = Stack().to(GPU)
+    with pytest.raises(DevicePlacementError, match=r"rule: unregistered-module") as caught, devlint.guard():
+        model(on_gpu(1, 3))
+    assert "`model.others[0].bias` is on cpu" in str(caught.value)
+    with pytest.raises(RuntimeError), devlint.guard(on="collect") as report:
+        model(on_gpu(1, 3))
+    assert any("`self.others` of `Stack` holds 1 module that is not registered" in line.first.message
+               for line in report.findings)  # fmt: skip
+
+
+@simulated
+@pytest.mark.parametrize("packed", [False, True])
+def test_hidden_states_are_named_as_the_recurrent_function_names_them(packed: bool) -> None:
+    x, other = on_gpu(2, 1, 3), torch.zeros(1, 1, 4)
+    weights = list(nn.LSTM(3, 4).to(GPU).parameters())
+    flags = (True, 1, 0.0, False, False)
+    with pytest.raises(DevicePlacementError, match=r"`hx\[0\]` \(`other`\)") as caught, devlint.guard():
+        if packed:
+            torch.lstm(x.flatten(0, 1), torch.tensor([1, 1]), (other, on_gpu(1, 1, 4)), weights, *flags)
+        else:
+            torch.lstm(x, (other, on_gpu(1, 1, 4)), weights, *flags, False)
+    assert "`params[0]` (`weights[0]`)" in str(caught.value)
+
+
+@simulated
+def test_a_tensor_without_a_name_is_called_that_of_its_call() -> None:
+    with pytest.raises(HostConversionError, match=r"^the tensor of `Tensor.numpy` is on cuda:0"), devlint.guard():
+        (on_gpu(2) * 2).numpy()

@@ -20,7 +20,7 @@ from devlint.runtime import modules, optimizers
 from devlint.runtime.events import Event
 from devlint.runtime.forward_code import is_torchs_own
 from devlint.runtime.history import History
-from devlint.runtime.placement import device_of, tensors_in, unhooked
+from devlint.runtime.placement import HOST, device_of, tensors_in, unhooked
 from devlint.runtime.site import own_frame
 
 Emit = Callable[[Event], Any]
@@ -144,7 +144,9 @@ class Observer:
         with unhooked():
             own = next(module.parameters(recurse=False), None)
             home = None if own is None else device_of(own)
-            return [] if home is None else list(modules.inputs_away(module, args, {}, home, path, moves=False))
+            if home is None or home == HOST:  # what was not moved is named by the operation, with who holds it
+                return []
+            return list(modules.inputs_away(module, args, {}, home, path, moves=False))
 
     def _find(self, thing: Any) -> Seen:
         seen = self._seen.get(id(thing))

@@ -105,11 +105,12 @@ def refuse_numpy(guard: Guard, tensor: Tensor, operation: str) -> None:
     """
     place = device_of(tensor)
     operand = _described([Operand("self", tensor, place or HOST)], sys._getframe(1))[0]
+    who = f"`{operand.home.path}`" if operand.home else f"the tensor of `{operation}`"
     guard.emit(
         Event(
             "met",
             "numpy-on-device-tensor",
-            f"`{operand.home.path if operand.home else operation}` is on {place}: NumPy cannot read it there",
+            f"{who} is on {place}: NumPy cannot read it there",
             operation,
             here(),
             source=str(place),

@@ -342,11 +342,12 @@ def _plain_modules(
         learns = False  # the optimizer was given them by hand
     if not left and not (learns and len(found) > 1):
         return
-    what = "modules" if isinstance(found[0][1], nn.Module) else "parameters"
+    kind = "module" if isinstance(found[0][1], nn.Module) else "parameter"
+    what = f"1 {kind} that is" if len(found) == 1 else f"{len(found)} {kind}s that are"
     so = f", left on {', '.join(sorted(map(str, places)))}: the parameters are on {home}" if left else ""
     yield _event(
         "unregistered-module",
-        f"`self.{name}` of {_label(path, module)} holds {len(found)} {what} that are not registered{so}",
+        f"`self.{name}` of {_label(path, module)} holds {what} not registered{so}",
         _join(path, name),
         site=assigned(module, name),
     )

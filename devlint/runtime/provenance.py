@@ -21,6 +21,9 @@ from devlint.runtime.site import is_torchs_own
 
 _MODULE_CALL: Final = frozenset({nn.Module._call_impl.__code__, nn.Module._wrapped_call_impl.__code__})
 _MOST_ITEMS: Final = 1000  # looked at in one list or dict
+_RECURRENT_FUNCTIONS: Final = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+#: Their parameters, by whether the input is packed: torch's own table has one signature for each.
+_RECURRENT: Final = {False: ["input", "hx", "params"], True: ["data", "batch_sizes", "hx", "params"]}
 _OF_MODULES: Final = frozenset(vars(nn.Module()))
 
 
@@ -160,7 +163,7 @@ def outermost_module(frame: FrameType | None) -> tuple[nn.Module, list[torch.Ten
 
 def arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, torch.Tensor]]:
     """The tensors of a call, with the argument that each was passed as, by the names that the function documents."""
-    parameters = _parameters(func)
+    parameters = _RECURRENT[_is_packed(args)] if func in _RECURRENT_FUNCTIONS else _parameters(func)
     named = [(parameters[i] if i < len(parameters) else f"argument {i + 1}", value) for i, value in enumerate(args)]
     found = []
     for name, value in [*named, *kwargs.items()]:
@@ -168,6 +171,10 @@ def arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
             found.append((name, value))
         found += [(f"{name}[{key!r}]", item) for key, item in _items(value) if isinstance(item, torch.Tensor)]
     return found
+
+
+def _is_packed(args: tuple[Any, ...]) -> bool:
+    return len(args) > 3 and isinstance(args[3], (list, tuple))
 
 
 def _parameters(func: Any) -> list[str]:
