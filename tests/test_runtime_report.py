@@ -17,7 +17,7 @@ import pytest
 from devlint.rule import rule_files
 from devlint.runtime.advice import ADVICE
 from devlint.runtime.events import Event, Report
-from devlint.runtime.report import FORMATS, amount, duration, render, spots
+from devlint.runtime.report import FORMATS, amount, duration, headline, render, spots
 from devlint.runtime.site import Site
 
 SOURCE = """\
@@ -455,3 +455,8 @@ def test_reports_need_neither_torch_nor_libcst():
 def test_every_rule_has_advice():
     known = set(rule_files())
     assert known - set(ADVICE) <= {"discarded-move", "device-compared-to-string"}  # nothing that a run would see
+
+
+def test_many_devices_of_one_sort_are_named_in_short() -> None:
+    report = Report(devices={f"cuda:{index}": "imaginary" for index in range(8)} | {"mps:0": ""}, simulated=True)
+    assert headline(report) == "on cuda:0 ... cuda:7 (imaginary), mps:0"

@@ -17,6 +17,7 @@ from devlint.runtime.site import Site
 
 FORMATS: Final = ("text", "json", "sarif", "html", "perfetto")
 HOST: Final = "cpu"
+_MOST_DEVICES: Final = 4  # named one by one
 
 
 def render(report: Report, output_format: str, *, color: bool = False, width: int = 120) -> str:
@@ -206,9 +207,22 @@ def headline(report: Report) -> str:
     ran = [_count(report.steps, "step")] if report.steps else []
     if not report.simulated:
         ran.append(f"in {duration(report.duration)}" if ran else duration(report.duration))
-    where = ", ".join(f"{name} ({what})" if what else name for name, what in report.devices.items())
+    where = ", ".join(_devices(report.devices))
     version = f", torch {report.torch}" if report.torch else ""
     return " ".join([*ran, f"on {where or 'the host alone'}{version}"])
+
+
+def _devices(devices: dict[str, str]) -> Iterable[str]:
+    """``cuda:0 (imaginary)``; more than `_MOST_DEVICES` of one sort in short: ``cuda:0 ... cuda:7 (NVIDIA H200)``."""
+    sorts: dict[str, list[str]] = {}
+    for name, what in devices.items():
+        sorts.setdefault(what, []).append(name)
+    for what, names in sorts.items():
+        after = f" ({what})" if what else ""
+        if len(names) > _MOST_DEVICES:
+            yield f"{names[0]} ... {names[-1]}{after}"
+        else:
+            yield from (f"{name}{after}" for name in names)
 
 
 def verdict(report: Report) -> str:
