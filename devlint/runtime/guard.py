@@ -225,7 +225,7 @@ class Guard:
             for what, why in machine.machine.stepped_aside.items():
                 self.step_aside(what, why)
         dynamo = sys.modules.get("torch._dynamo.utils")
-        if dynamo is not None and dynamo.counters["frames"]["total"]:
+        if dynamo is not None and dynamo.counters["frames"]["total"] and not self.report.simulated:
             self.step_aside("torch.compile", "this process uses it: what runs as compiled code is not seen")
         self._exits.close()
         report = self.report
