@@ -61,6 +61,7 @@ class Calls(TorchFunctionMode):
         )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True  # pytest then shows the program's line
         if torch.compiler.is_compiling():  # first, and alone: the compiler reads this line and leaves the rest out
             return func(*args, **(kwargs or {}))
         handler = _handlers.get(func, Calls.look)

@@ -285,6 +285,7 @@ class Guard:
         Raises:
             DevicePlacementError: it cannot work, and the guard raises.
         """
+        __tracebackhide__ = True  # pytest then shows the program's line
         if self.closed:
             return
         now = time.perf_counter() - self._began
@@ -371,7 +372,7 @@ class _Budgets:
     """What may be spent in a step, what was, and the worst step for each budget that was not kept."""
 
     _WORDS: Final = {
-        "max_syncs": ("the host waited {} times for a device", "{} times"),
+        "max_syncs": ("the host waited {} for a device", "{}"),
         "max_bytes_to_device": ("{} bytes were copied to devices", "{} bytes"),
         "max_bytes_to_host": ("{} bytes were copied to the host", "{} bytes"),
     }
@@ -411,11 +412,16 @@ class _Budgets:
         found = []
         for name, (total, step, spent) in self._worst.items():
             what, each = self._WORDS[name]
+            count = _times if name == "max_syncs" else str
             where = f"in step {step + 1}" if steps else "in all"
             others = f", too many in {self._broken[name]} of {steps + 1 - warmup_steps} steps" if steps else ""
             lines = "; ".join(
-                f"{site or 'inside torch'} `{site.code if site and site.code else operation}` {each.format(number)}"
+                f"{site or 'inside torch'} `{site.code if site and site.code else operation}` {each.format(count(number))}"
                 for (site, operation), number in spent.most_common(_MOST_LINES)
             )
-            found.append(f"`{name}={self.limits[name]}`: {what.format(total)} {where}{others}: {lines}")
+            found.append(f"`{name}={self.limits[name]}`: {what.format(count(total))} {where}{others}: {lines}")
         return found
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
