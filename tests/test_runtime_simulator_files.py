@@ -99,7 +99,9 @@ def test_tensors_that_share_memory_share_it_after_loading_and_copying(machine: S
     assert whole.tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "deepcopy", "pickle"]
+)
 def test_a_copy_is_where_its_original_is(duplicate: Callable[[Any], Any], machine: Simulator) -> None:
     tensor = torch.arange(3.0, device=ONE)
     assert duplicate(tensor).device == ONE

@@ -416,7 +416,7 @@ class _Budgets:
             where = f"in step {step + 1}" if steps else "in all"
             others = f", too many in {self._broken[name]} of {steps + 1 - warmup_steps} steps" if steps else ""
             lines = "; ".join(
-                f"{site or 'inside torch'} `{site.code if site and site.code else operation}` {each.format(count(number))}"
+                f"{site or 'inside torch'} `{(site and site.code) or operation}` {each.format(count(number))}"
                 for (site, operation), number in spent.most_common(_MOST_LINES)
             )
             found.append(f"`{name}={self.limits[name]}`: {what.format(count(total))} {where}{others}: {lines}")
