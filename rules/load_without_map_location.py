@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted
+from devlint.flow.scope import Function
+from devlint.rule import Rule
+from devlint.rules._moves import short
+
+
+class LoadWithoutMapLocation(Rule):
+    """A checkpoint is loaded to the devices it was saved from, whatever devices there are now.
+
+    ## What it does
+    Reports `torch.load(file)` without `map_location` where what is loaded is a checkpoint: its content goes into
+    `load_state_dict`, it is used as a model, or the file is called a checkpoint, weights or a snapshot.
+
+    ## Why is this bad
+    A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU
+    cannot be loaded on a machine without one ("Attempting to deserialize object on a CUDA device but
+    torch.cuda.is_available() is False"), nor one saved from `cuda:3` where there are two. Under several processes every
+    one of them loads its copy onto the device of the process that saved it, and that device runs out of memory.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def resume(model, path):
+        checkpoint = torch.load(path)
+        model.load_state_dict(checkpoint["model"])
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def resume(model, path):
+        checkpoint = torch.load(path, map_location="cpu")
+        model.load_state_dict(checkpoint["model"])
+    ```
+
+    ## Fix safety
+    The fix adds the function's own `map_location` or `device` argument where it takes one, else `map_location="cpu"`.
+    It is unsafe: code that relied on tensors being on the saved device has to move them. `load_state_dict` copies
+    values to where the parameters are, so nothing else changes for it.
+
+    ## Limits
+    Silent for data sets and other files that nothing shows to be checkpoints, for what the same function saved just
+    before, for a call that is tried first and repeated with `map_location`, and where another branch for machines
+    without a GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
+
+    ## References
+    - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
+    - [Saving and loading models across devices](https://pytorch.org/tutorials/recipes/recipes/save_load_across_devices.html)
+    """
+
+    group = "correctness"
+    fixable = "always"
+
+    def check(self) -> None:
+        for call in self.flow.calls("torch.load"):
+            if _has_location(call) or not call.args:
+                continue
+            function = self.flow.function(call)
+            taken = _location_parameter(function)
+            what = self._what(call, function, taken)
+            if what is None or self._is_round_trip(call, function) or self._has_another_way(call):
+                continue
+            location = taken or '"cpu"'
+            self.report(
+                call,
+                f"{what} is loaded to the devices that it was saved from: `map_location` is missing",
+                fix=self._fix(call, location),
+            )
+
+    def _fix(self, call: cst.Call, location: str) -> Fix | None:
+        edit = self.add_argument(call, f"map_location={location}")
+        return self.fix(f"add `map_location={location}`", edit, safe=False) if edit is not None else None
+
+    # what shows that it is a checkpoint -----------------------------------------------------------
+
+    def _what(self, call: cst.Call, function: Function | None, taken: str | None) -> str | None:
+        """What is loaded, as the start of the message; ``None`` where nothing shows it to be a checkpoint."""
+        names = self._assigned(call)
+        for used in (self._consumer(call), *(self._use_of(name, call, function) for name in names)):
+            if used is not None:
+                return used
+        file = self.code(call.args[0].value)
+        if _DATA.search(file):
+            return None  # torch.load("train_features.pt")
+        for word in (*names, file):
+            if _CHECKPOINT.search(word):
+                return f"checkpoint `{short(word)}`"
+        return f"`{short(file)}`" if taken == "map_location" else None
+
+    def _consumer(self, node: cst.CSTNode) -> str | None:
+        """What a value is by what is done with it: ``model.load_state_dict(torch.load(f)["model"])``."""
+        child, parent = node, self.parent(node)
+        while isinstance(parent, cst.Subscript | cst.Attribute | cst.Call | cst.Arg):
+            if isinstance(parent, cst.Call) and child is not parent.func:
+                name = dotted(parent.func)
+                # scaler.load_state_dict(torch.load(f))  holds numbers
+                return f"the checkpoint for `{name}`" if _takes_weights(name) and not _NUMBERS.search(name) else None
+            if isinstance(parent, cst.Attribute) and parent.attr.value in _OF_MODELS:
+                return "the model"  # torch.load("net.pt").eval()
+            child, parent = parent, self.parent(parent)
+        return None
+
+    def _assigned(self, call: cst.Call) -> list[str]:
+        """Names and attributes that the loaded value, or a part of it, is bound to."""
+        node: cst.CSTNode = call
+        parent = self.parent(call)
+        while isinstance(parent, cst.Subscript | cst.Attribute) or (
+            isinstance(parent, cst.Call) and parent.func is node  # torch.load(f).get("model")
+        ):
+            node, parent = parent, self.parent(parent)
+        if isinstance(parent, cst.Assign) and parent.value is node:
+            return [self.code(target.target) for target in parent.targets]
+        if isinstance(parent, cst.AnnAssign | cst.NamedExpr) and parent.value is node:
+            return [self.code(parent.target)]
+        return []
+
+    def _use_of(self, name: str, call: cst.Call, function: Function | None) -> str | None:
+        """The first call below that takes the name, or a part of it, as weights."""
+        after = self.source.offsets(call)[1]
+        for other in self.source.nodes_of(cst.Name):
+            if other.value != name.rpartition(".")[2] or self.flow.function(other) is not function:
+                continue
+            if self.source.offsets(other)[0] < after:
+                continue
+            node: cst.CSTNode = other
+            parent = self.parent(other)
+            if isinstance(parent, cst.Attribute) and parent.attr is other:
+                node, parent = parent, self.parent(parent)
+            if self.code(node) != name:
+                continue
+            used = self._consumer(node)
+            if used is not None:
+                return used
+        return None
+
+    # what makes it right as it is -----------------------------------------------------------------
+
+    def _is_round_trip(self, call: cst.Call, function: Function | None) -> bool:
+        """``torch.save(x, f); torch.load(f)``: what this function saved is loaded by the same process."""
+        file = self.code(call.args[0].value)
+        return any(
+            self.flow.function(save) is function and len(save.args) > 1 and self.code(save.args[1].value) == file
+            for save in self.flow.calls("torch.save")
+        )
+
+    def _has_another_way(self, call: cst.Call) -> bool:
+        """Whether a handler or another branch makes the same load with a place for it."""
+        child: cst.CSTNode = call
+        above = self.parent(call)
+        while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+            if isinstance(above, cst.IfExp | cst.If | cst.Try) and child is not getattr(above, "test", None):
+                for other in self.flow.calls("torch.load"):
+                    if other is not call and _has_location(other) and self._within(other, above):
+                        return True
+                if isinstance(above, cst.If) and child is above.body and _AVAILABLE.search(self.code(above.test)):
+                    return True
+            child, above = above, self.parent(above)
+        return False
+
+    def _within(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+        above: cst.CSTNode | None = node
+        while above is not None and above is not outer:
+            above = self.parent(above)
+        return above is outer
+
+
+def _has_location(call: cst.Call) -> bool:
+    """``torch.load(f, device)``, ``map_location=``, or ``*args`` and ``**kwargs`` that may hold it."""
+    return (len(call.args) > 1 and call.args[1].keyword is None) or any(
+        arg.star or (arg.keyword is not None and arg.keyword.value == "map_location") for arg in call.args
+    )
+
+
+def _location_parameter(function: Function | None) -> str | None:
+    if function is None or function.name.startswith("__"):
+        return None
+    for param in function.params:
+        name = param.name.value
+        if name == "map_location" or (names_device(name) and "id" not in name.split("_")):
+            return name
+    return None
+
+
+def _takes_weights(name: str) -> bool:
+    last = name.rpartition(".")[2].lower()
+    return "load_state_dict" in last or ("state_dict" in last and last.startswith(("load", "set", "restore")))
+
+
+_NUMBERS = re.compile(r"scaler|schedul|sampler|loader|callback|engine|trainer|early|meter", re.IGNORECASE)
+_OF_MODELS = frozenset({"eval", "train", "parameters", "state_dict", "named_parameters"})
+_CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|state_?dict|weights|pretrained|resume", re.IGNORECASE)
+_DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
+_AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)
