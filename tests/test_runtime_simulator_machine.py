@@ -541,21 +541,21 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return torch.full((2,), float(index), device="cuda:1")
 
-def child(queue, given, parameter):
+def child(queue, back, given, parameter):
     queue.put((torch.cuda.device_count(), given.sum().item(), str(given.device), type(parameter).__name__))
     queue.put(given * 2)
-    queue.get()
+    back.get()
 
 if __name__ == "__main__":
     with simulate(2):
         context = multiprocessing.get_context("spawn")
         queue, back = context.Queue(), context.Queue()
         given = torch.ones(3, device="cuda:1")
-        process = context.Process(target=child, args=(queue, given, torch.nn.Parameter(given)))
+        process = context.Process(target=child, args=(queue, back, given, torch.nn.Parameter(given)))
         process.start()
         print(queue.get(timeout=120))
         answer = queue.get(timeout=120)
-        queue.put(None)
+        back.put(None)
         process.join()
         print(answer.device, answer.tolist(), process.exitcode)
         loader = torch.utils.data.DataLoader(Rows(), 2, num_workers=1, multiprocessing_context="spawn")
