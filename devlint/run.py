@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from devlint.cache import Cache, folder_for, generation, key
@@ -344,12 +344,13 @@ def _pooled(chunks: list[list[File]], plan: Plan, jobs: int, lost: list[File]) -
     with ProcessPoolExecutor(jobs, multiprocessing.get_context(_start_method()), _start_worker) as pool:
         try:
             waiting = {}
-            for number, chunk in enumerate(chunks):
-                try:
-                    waiting[pool.submit(_process_chunk, chunk, plan)] = chunk
-                except BrokenProcessPool:
-                    lost += [file for rest in chunks[number:] for file in rest]
-                    break
+            with _interrupts_held():  # workers are started here
+                for number, chunk in enumerate(chunks):
+                    try:
+                        waiting[pool.submit(_process_chunk, chunk, plan)] = chunk
+                    except BrokenProcessPool:
+                        lost += [file for rest in chunks[number:] for file in rest]
+                        break
             for future in as_completed(waiting):
                 chunk = waiting.pop(future)
                 try:
@@ -358,8 +359,7 @@ def _pooled(chunks: list[list[File]], plan: Plan, jobs: int, lost: list[File]) -
                     lost += chunk
                 else:
                     yield from results
-        except BaseException:  # Ctrl-C: workers hold nothing that could be lost
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:  # Ctrl-C: workers hold nothing that could be lost, and the pool ends with them
             for worker in multiprocessing.active_children():
                 worker.kill()
             raise
@@ -370,6 +370,21 @@ def _start_method() -> str:
     import threading
 
     return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the end. A worker inherits that: none is interrupted before `_start_worker` could run."""
+    import signal
+
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:
