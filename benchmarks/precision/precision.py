@@ -1,0 +1,170 @@
+"""How many findings are true: draws samples from checkouts, and sums up what readers said of them.
+
+    python benchmarks/precision/precision.py sample CHECKOUTS --seed 1 > sample.csv
+    python benchmarks/precision/precision.py density CHECKOUTS > density.csv
+    python benchmarks/precision/precision.py summary verdicts.csv
+
+CHECKOUTS is a folder of git checkouts of public repositories. A sample holds up to 20 findings of every rule that is on
+by default, drawn at random, from one repository after the other so that none fills it. A reader opens the code at each
+and writes a verdict and a reason: ``true`` (who maintains that code would agree, and change it), ``arguable``
+(it is as the finding says, and one may leave it), or ``false``. What is written down holds no code.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+COLUMNS = ("repository", "commit", "path", "line", "rule", "verdict", "reason")
+VERDICTS = ("true", "arguable", "false")
+
+
+@dataclass(frozen=True)
+class Checkout:
+    folder: Path
+    repository: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Found:
+    checkout: Checkout
+    path: str
+    line: int
+    rule: str
+    group: str
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        return self.checkout.repository, self.checkout.commit, self.path, str(self.line), self.rule
+
+
+def checkouts(folder: Path) -> list[Checkout]:
+    found = []
+    for each in sorted(path for path in folder.iterdir() if (path / ".git").exists()):
+        address = _git(each, "remote", "get-url", "origin").removesuffix(".git")
+        found.append(Checkout(each, "/".join(address.split("/")[-2:]), _git(each, "rev-parse", "HEAD")))
+    if not found:
+        raise click.ClickException(f"no git checkouts in {folder}")
+    return found
+
+
+def _git(folder: Path, *command: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def findings(checkout: Checkout, options: Iterable[str]) -> list[Found]:
+    """What devlint says of a checkout, whatever the checkout's own settings for it are."""
+    command = [sys.executable, "-m", "devlint", "check", "--isolated", "--output-format", "json", *options, "."]
+    done = subprocess.run(command, cwd=checkout.folder, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise click.ClickException(f"{checkout.repository}: devlint exited {done.returncode}:\n{done.stderr}")
+    return [
+        Found(checkout, Path(each["filename"]).as_posix(), each["location"]["row"], each["rule"], each["group"])
+        for each in json.loads(done.stdout)
+        if each["rule"] not in ("syntax-error", "unused-ignore")
+    ]
+
+
+def draw(found: list[Found], size: int, chance: random.Random) -> list[Found]:
+    """A sample of one rule's findings, taken from one repository after the other."""
+    by_repository = defaultdict(list)
+    for each in sorted(found, key=lambda each: each.place):
+        by_repository[each.checkout.repository].append(each)
+    piles = list(by_repository.values())
+    chance.shuffle(piles)
+    for pile in piles:
+        chance.shuffle(pile)
+    taken: list[Found] = []
+    while len(taken) < size and any(piles):
+        taken += [pile.pop() for pile in piles if pile]
+    return sorted(taken[:size], key=lambda each: each.place)
+
+
+@click.group()
+def main() -> None:
+    pass
+
+
+@main.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--seed", type=int, default=0, show_default=True, help="Another seed draws another sample.")
+@click.option("--size", type=click.IntRange(1), default=20, show_default=True, help="Findings of each rule.")
+@click.option("--without", type=click.Path(exists=True, dir_okay=False), multiple=True, help="Drawn before: left out.")
+@click.option("--select", help="Rules or groups; by default, those that are on by default.")
+def sample(folder: Path, seed: int, size: int, without: tuple[str, ...], select: str | None) -> None:
+    """Draw findings to be read, as a table with room for verdicts."""
+    drawn_before = {row_place(row) for file in without for row in _rows(file)}
+    by_rule = defaultdict(list)
+    for checkout in checkouts(folder):
+        for each in findings(checkout, ["--select", select] if select else []):
+            if each.place not in drawn_before:
+                by_rule[each.rule].append(each)
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for rule, found in sorted(by_rule.items()):
+        table.writerows([*each.place, "", ""] for each in draw(found, size, random.Random(f"{seed} {rule}")))
+
+
+@main.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def density(folder: Path) -> None:
+    """Findings of a default run for each thousand lines of Python."""
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    table.writerow(("repository", "commit", "lines", "findings", "per thousand lines", "by rule"))
+    for checkout in checkouts(folder):
+        files = (file for file in checkout.folder.rglob("*.py") if file.is_file())
+        lines = sum(file.read_bytes().count(b"\n") for file in files)
+        rules = Counter(each.rule for each in findings(checkout, []))
+        total = sum(rules.values())
+        share = f"{1000 * total / lines:.2f}" if lines else ""
+        by_rule = " ".join(f"{rule}:{count}" for rule, count in rules.most_common())
+        table.writerow((checkout.repository, checkout.commit, lines, total, share, by_rule))
+
+
+@main.command()
+@click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
+def summary(files: tuple[str, ...]) -> None:
+    """Share of true findings, by rule and by group."""
+    from devlint.rule import discover
+
+    rules = discover()
+    by_rule: dict[str, Counter[str]] = defaultdict(Counter)
+    by_group: dict[str, Counter[str]] = defaultdict(Counter)
+    for file in files:
+        for row in _rows(file):
+            rule = rules.get(row["rule"])
+            if row["verdict"] not in VERDICTS:
+                place = ":".join(row_place(row)[2:4])
+                raise click.ClickException(f"{file}: {place}: the verdict is one of {', '.join(VERDICTS)}")
+            by_rule[row["rule"]][row["verdict"]] += 1
+            by_group[rule.group if rule else "no longer a rule"][row["verdict"]] += 1
+    for title, counts in (("rule", by_rule), ("group", by_group)):
+        click.echo(f"| {title} | read | true | arguable | false | share true |\n|---|---|---|---|---|---|")
+        for name, count in sorted(counts.items()):
+            share = f"{100 * count['true'] / count.total():.0f} %"
+            click.echo(f"| {name} | {count.total()} | {' | '.join(str(count[v]) for v in VERDICTS)} | {share} |")
+        click.echo()
+
+
+def row_place(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[column] for column in COLUMNS[:5])
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    with open(file, encoding="utf-8", newline="") as content:
+        return list(csv.DictReader(content))
+
+
+if __name__ == "__main__":
+    main()
