@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from devlint.runtime import loaders, modules, optimizers
 from devlint.runtime.events import Report
-from devlint.runtime.placement import unhooked
+from devlint.runtime.placement import simulator, unhooked
 from devlint.runtime.watch import as_device
 
 
@@ -65,7 +64,7 @@ def audit(
     given = optimizer if isinstance(optimizer, Iterable) else [] if optimizer is None else [optimizer]
     chosen = [optimizers.innermost(one) for one in given]
     asked = as_device(device)
-    report = Audit(torch=torch.__version__, simulated=_simulated())
+    report = Audit(torch=torch.__version__, simulated=simulator() is not None)
     with unhooked():
         inventory = modules.Inventory.of(model)
         if inventory.main is None:
@@ -87,9 +86,3 @@ def audit(
 
 def _trained(chosen: list[Optimizer]) -> set[int]:
     return {id(parameter) for one in chosen for parameter in optimizers.parameters_of(one)}
-
-
-def _simulated() -> bool:
-    """Whether a simulator runs; one that was never imported does not."""
-    simulator = sys.modules.get("devlint.runtime.simulator")
-    return simulator is not None and simulator.active() is not None

@@ -54,7 +54,7 @@ from devlint.runtime.history import History
 from devlint.runtime.hooks import observed
 from devlint.runtime.memory_growth import Growth
 from devlint.runtime.mismatch import text_of
-from devlint.runtime.placement import HOST
+from devlint.runtime.placement import HOST, simulator
 from devlint.runtime.site import Site, thread_name
 
 On = Literal["raise", "warn", "collect"]
@@ -149,12 +149,6 @@ def current() -> Guard | None:
     if mine is not None and not mine.closed:
         return mine
     return next((one for one in reversed(reach.running()) if not one.closed), None)
-
-
-def simulator() -> Any:
-    """The simulator that runs, without importing it for that; ``None``: the devices are real."""
-    module = sys.modules.get("devlint.runtime.simulator")
-    return module.active() if module is not None else None
 
 
 class Guard:

@@ -7,6 +7,7 @@ do in torch, where the device belongs to the storage too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,12 @@ ATTRIBUTE: Final = "_devlint"
 HOST: Final = torch.device("cpu")
 META: Final = torch.device("meta")
 unhooked = torch._C.DisableTorchFunction  # with unhooked(): torch calls that no function mode sees
+
+
+def simulator() -> Any:
+    """The simulator that runs, without importing it for that; ``None``: the devices are real."""
+    module = sys.modules.get("devlint.runtime.simulator")
+    return module.active() if module is not None else None
 
 
 class Anywhere:

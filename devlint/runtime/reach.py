@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
+from devlint.runtime.placement import simulator
+
 if TYPE_CHECKING:
     from devlint.runtime.guard import Guard
 
@@ -114,14 +116,12 @@ def _visible_in(engine: Callable[..., Any]) -> Callable[..., Any]:
     """Hooks, ``Function.backward`` and recomputed forwards run under the modes, which are off during ``backward()``."""
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        from devlint.runtime import guard as guards
-
         modes = _get_current_function_mode_stack()
         hidden = [guard.calls for guard in of_this_thread() if guard.calls is not None and guard.calls not in modes]
-        simulator = guards.simulator()
+        machine = simulator()
         with ExitStack() as stack:
-            if hidden and simulator is not None:  # its mode stays below ours
-                stack.enter_context(simulator.visible())
+            if hidden and machine is not None:  # its mode stays below ours
+                stack.enter_context(machine.visible())
             for calls in hidden:
                 stack.enter_context(calls)
             return engine(*args, **kwargs)
