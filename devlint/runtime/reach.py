@@ -11,31 +11,29 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
 from devlint.runtime.placement import simulator
+from devlint.runtime.replacing import Replacement, new_threads_inside, replaced
 
 if TYPE_CHECKING:
     from devlint.runtime.guard import Guard
 
 _lock = threading.RLock()
 _guards: list[Guard] = []
-_replaced: list[tuple[Any, str, Any]] = []
-_ABSENT: Final = object()
+_replaced = ExitStack()
 
 
 def enter(guard: Guard) -> None:
     """A guard begins."""
     with _lock:
+        if not _guards:
+            _replaced.enter_context(replaced(_replacements()))
         _guards.append(guard)
-        if len(_guards) == 1:
-            for owner, name, new in _replacements():
-                _replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
-                setattr(owner, name, new)
 
 
 def leave(guard: Guard) -> None:
@@ -43,12 +41,7 @@ def leave(guard: Guard) -> None:
     with _lock:
         _guards.remove(guard)
         if not _guards:
-            while _replaced:
-                owner, name, before = _replaced.pop()
-                if before is _ABSENT:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, before)
+            _replaced.close()
 
 
 def running() -> list[Guard]:
@@ -74,8 +67,8 @@ if hasattr(os, "register_at_fork"):
 # What is replaced -----------------------------------------------------------------------------------------------------
 
 
-def _replacements() -> Iterator[tuple[Any, str, Any]]:
-    yield threading.Thread, "start", _with_guards(threading.Thread.start)
+def _replacements() -> Iterator[Replacement]:
+    yield new_threads_inside(_looking)
     yield multiprocessing.process.BaseProcess, "start", _saying_so(multiprocessing.process.BaseProcess.start)
     yield torch.autograd, "_engine_run_backward", _visible_in(torch.autograd._engine_run_backward)
     for module in (torch.cuda, torch.mps, getattr(torch, "accelerator", None)):
@@ -86,21 +79,18 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch.cuda.Event, "query", _asking(torch.cuda.Event.query)
 
 
-def _with_guards(start: Callable[..., Any]) -> Callable[..., Any]:
-    def start_thread(thread: threading.Thread) -> Any:
-        guards, run = of_this_thread(), thread.run
+def _looking() -> AbstractContextManager[Any] | None:
+    """In a new thread: the looks of those guards that look at the one that starts it."""
+    guards = of_this_thread()
+    return _looks(guards) if guards else None
 
-        def run_with_guards() -> None:
-            with ExitStack() as stack:
-                for guard in guards:
-                    stack.enter_context(guard.looking())
-                run()
 
-        if guards:
-            thread.run = run_with_guards  # type: ignore[method-assign]
-        return start(thread)
-
-    return start_thread
+@contextmanager
+def _looks(guards: list[Guard]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for guard in guards:
+            stack.enter_context(guard.looking())
+        yield
 
 
 def _saying_so(start: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 
 from devlint.runtime.placement import ANYWHERE, ATTRIBUTE, HOST, Anywhere, Record, storage_of, tensors_in
+from devlint.runtime.replacing import replaced
 from devlint.runtime.simulator.functions import Functions
 from devlint.runtime.simulator.machine import Machine
 from devlint.runtime.simulator.operators import Operators
@@ -194,7 +195,7 @@ def simulate(devices: int = 1, kind: str = "cuda") -> Iterator[Simulator]:
         storages,
         transfers,
     )
-    from devlint.runtime.simulator.surroundings import patched, replaced
+    from devlint.runtime.simulator.surroundings import patched
 
     simulator = Simulator(kind, devices)
     _active = simulator

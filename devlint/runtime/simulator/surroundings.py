@@ -6,13 +6,13 @@ replaced, so that torch's own Python above them reads arguments, raises errors a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import _lru_cache_wrapper
-from typing import Any
 
 import torch
 
+from devlint.runtime.replacing import replaced
 from devlint.runtime.simulator import (
     Simulator,
     accelerator,
@@ -26,35 +26,6 @@ from devlint.runtime.simulator import (
     streams,
     threads,
 )
-
-Replacement = tuple[Any, Any, Any]  # a module, class or dict; the name or key in it; what stands there in a simulation
-_MISSING = object()
-
-
-@contextmanager
-def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
-    """Sets attributes and items, and puts back what was there, in the reverse order."""
-    done: list[Replacement] = []
-    try:
-        for owner, name, new in replacements:
-            done.append((owner, name, (owner if isinstance(owner, dict) else vars(owner)).get(name, _MISSING)))
-            _set(owner, name, new)
-        yield
-    finally:
-        for owner, name, before in reversed(done):
-            _set(owner, name, before)
-
-
-def _set(owner: Any, name: Any, value: Any) -> None:
-    if isinstance(owner, dict):
-        if value is _MISSING:
-            del owner[name]
-        else:
-            owner[name] = value
-    elif value is _MISSING:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, value)
 
 
 @contextmanager

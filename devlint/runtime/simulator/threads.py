@@ -6,25 +6,12 @@ outlives the simulation still does. Backward runs in the calling thread, where a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from typing import Any
 
+from devlint.runtime.replacing import Replacement, new_threads_inside
 from devlint.runtime.simulator import Simulator
 
 
-def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
+def replacements(simulator: Simulator) -> Iterator[Replacement]:
     """Threads that start with the modes."""
-    start = threading.Thread.start
-
-    def start_thread(thread: threading.Thread) -> None:
-        run = thread.run
-
-        def run_with_modes() -> None:
-            with simulator.running():
-                run()
-
-        thread.run = run_with_modes  # type: ignore[method-assign]
-        start(thread)
-
-    yield threading.Thread, "start", start_thread
+    yield new_threads_inside(simulator.running)
