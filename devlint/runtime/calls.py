@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from devlint.runtime import sync_warnings
 from devlint.runtime.errors import DevicePlacementError
 from devlint.runtime.mismatch import checked
-from devlint.runtime.placement import ATTRIBUTE, HOST, Anywhere, Record, device_of, storage_of, unhooked
+from devlint.runtime.placement import ATTRIBUTE, HOST, Record, unhooked, unhooked_device_of, unhooked_storage_of
 from devlint.runtime.site import is_own_traceback, own_frame
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 Handler = Callable[["Calls", Any, tuple[Any, ...], dict[str, Any]], Any]
 _handlers: dict[Any, Handler | None] = {}
-_PLAIN: Final = (Tensor, torch.nn.Parameter)
 _MOST_RESULTS: Final = 16  # of one call: more are what an optimizer computes for itself
 MIXED: Final = torch.device("meta", 127)  # no tensor's place
 
@@ -57,7 +56,7 @@ class Calls(TorchFunctionMode):
         self.fresh: list[Record] = []
         self._simulated = guard.report.simulated
         self._place_of: Callable[[Tensor], torch.device | None] = (
-            _pretended if self._simulated else attrgetter("device")
+            unhooked_device_of if self._simulated else attrgetter("device")
         )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -118,7 +117,7 @@ class Calls(TorchFunctionMode):
                         self._note(item, func)
 
     def _note(self, tensor: Tensor, func: Any) -> None:
-        storage = _storage(tensor)
+        storage = unhooked_storage_of(tensor)
         record = getattr(storage, ATTRIBUTE, None)
         if record is None:
             if storage is None:
@@ -151,26 +150,6 @@ def _common(
             if place is MIXED:
                 return MIXED
     return place
-
-
-def _storage(tensor: Tensor) -> Any:
-    """`storage_of`, quick for the usual tensor; to be called `unhooked`."""
-    if type(tensor) in _PLAIN:
-        try:
-            return tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # sparse, or of ``torch.func``
-            pass
-    return storage_of(tensor)
-
-
-def _pretended(tensor: Tensor) -> torch.device | None:
-    """`device_of`, quick for the usual tensor; to be called `unhooked`."""
-    if type(tensor) not in _PLAIN:
-        return device_of(tensor)
-    record = getattr(_storage(tensor), ATTRIBUTE, None)
-    if record is None or record.place is None:
-        return tensor.device
-    return None if isinstance(record.place, Anywhere) else record.place
 
 
 def _questions() -> set[Any]:

@@ -86,16 +86,20 @@ def storage_of(tensor: torch.Tensor) -> Any:
     that wrap others (``__tensor_flatten__``).
     """
     with unhooked():
-        if type(tensor) in _PLAIN or not hasattr(tensor, "__tensor_flatten__"):
-            try:
-                return tensor.untyped_storage()
-            except (NotImplementedError, RuntimeError):  # what a tensor without a storage raises
-                pass
+        return unhooked_storage_of(tensor)
+
+
+def unhooked_storage_of(tensor: torch.Tensor) -> Any:
+    """`storage_of`, to be called where torch calls are `unhooked` already: every operand of a program comes here."""
+    if type(tensor) in _PLAIN or not hasattr(tensor, "__tensor_flatten__"):
+        try:
+            return tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):  # what a tensor without a storage raises
             inside = _inside(tensor)
-        else:
-            names = tensor.__tensor_flatten__()[0]
-            inside = getattr(tensor, names[0]) if names else None
-    return None if inside is None else storage_of(inside)
+    else:
+        names = tensor.__tensor_flatten__()[0]
+        inside = getattr(tensor, names[0]) if names else None
+    return None if inside is None else unhooked_storage_of(inside)
 
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -132,14 +136,15 @@ def device_of(tensor: torch.Tensor) -> torch.device | None:
 
     ``None``: anywhere, wherever its operands are (memory that torch's C++ made inside an operation).
     """
-    with unhooked():  # as `record_of`, in fewer steps: every `.device` of a program asks here
-        try:
-            storage = tensor.untyped_storage() if type(tensor) in _PLAIN else storage_of(tensor)
-        except (NotImplementedError, RuntimeError):
-            storage = storage_of(tensor)
-        record = getattr(storage, ATTRIBUTE, None)
-        if record is None or record.place is None:
-            return tensor.device
+    with unhooked():
+        return unhooked_device_of(tensor)
+
+
+def unhooked_device_of(tensor: torch.Tensor) -> torch.device | None:
+    """`device_of`, to be called where torch calls are `unhooked` already."""
+    record = getattr(unhooked_storage_of(tensor), ATTRIBUTE, None)
+    if record is None or record.place is None:
+        return tensor.device
     return None if isinstance(record.place, Anywhere) else record.place
 
 

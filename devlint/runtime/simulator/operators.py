@@ -9,7 +9,16 @@ from torch.overrides import _len_torch_function_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from devlint.runtime.legality import HOST_ONLY, follows_first, is_composite, refusal
-from devlint.runtime.placement import ANYWHERE, ATTRIBUTE, HOST, Record, device_of, storage_of, tensors_in, unhooked
+from devlint.runtime.placement import (
+    ANYWHERE,
+    ATTRIBUTE,
+    HOST,
+    Record,
+    device_of,
+    tensors_in,
+    unhooked,
+    unhooked_storage_of,
+)
 from devlint.runtime.simulator.moves import bring_gradient_home
 
 if TYPE_CHECKING:
@@ -131,10 +140,7 @@ class Operators(TorchDispatchMode):
             for one in result:
                 self._mark(one, place)
         elif isinstance(result, torch.Tensor):
-            try:
-                storage = result.untyped_storage()
-            except (NotImplementedError, RuntimeError):
-                storage = storage_of(result)
+            storage = unhooked_storage_of(result)
             record = getattr(storage, ATTRIBUTE, None)
             if storage is None or (record is not None and record.place is not None) or result.is_meta:
                 return
@@ -150,10 +156,7 @@ def _records(values: Any, found: list[Record | None]) -> None:
     """The records of the tensors among `values` and in their lists; ``None`` for one on the host without a record."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            try:
-                found.append(getattr(value.untyped_storage(), ATTRIBUTE, None))
-            except (NotImplementedError, RuntimeError):  # sparse, or of ``torch.func``
-                found.append(getattr(storage_of(value), ATTRIBUTE, None))
+            found.append(getattr(unhooked_storage_of(value), ATTRIBUTE, None))
         elif isinstance(value, (list, tuple)):
             _records(value, found)
 
