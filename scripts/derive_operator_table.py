@@ -425,7 +425,7 @@ def pretended(call: Call, path: str, way: str) -> str:
 
     def place(at: str, tensor: Tensor) -> Tensor:
         if tensor.layout is not torch.strided:
-            raise NotImplementedError("fake tensors are strided here")
+            raise NotImplementedError("only strided tensors are made fake ones")  # one of `NO_OPINION`
         on_host = (at == path) == way.startswith(HOST)
         shape = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         return FakeTensor(mode, shape, torch.device("cpu" if on_host else "cuda:0"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -55,6 +55,20 @@ class Event:
     notes: tuple[tuple[Site | None, str], ...] = ()
     allowed: str | None = None
     error: bool = False
+
+
+class Unsaid:
+    """Leaves out what was said before: the same rule of the same thing in the same words."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str | None, str, str]] = set()
+
+    def __call__(self, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            key = (event.rule, event.operation, event.message)
+            if key not in self._said:
+                self._said.add(key)
+                yield event
 
 
 @dataclass

@@ -17,10 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from devlint.runtime import modules, optimizers
-from devlint.runtime.events import Event
+from devlint.runtime.events import Event, Unsaid
 from devlint.runtime.forward_code import is_torchs_own
 from devlint.runtime.history import History
-from devlint.runtime.placement import HOST, device_of, tensors_in, unhooked
+from devlint.runtime.placement import HOST, device_of, place_of_first, tensors_in, unhooked
 from devlint.runtime.site import own_frame
 
 Emit = Callable[[Event], Any]
@@ -90,7 +90,7 @@ class Observer:
         self._seen: dict[int, Seen] = {}  # by id: a class may compare modules as it likes
         self._inside: dict[int, Seen] = {}
         self._thread = threading.local()
-        self._said: set[tuple[str | None, str, str]] = set()
+        self._unsaid = Unsaid()
 
     def forward(self, module: nn.Module, args: Any) -> None:
         """Before any module's forward."""
@@ -105,7 +105,7 @@ class Observer:
             return
         with unhooked():
             inputs = tuple(device_of(tensor) for tensor in tensors_in(args, depth=1))
-            self._thread.closely = self._find(module).due(_first_place(module), inputs)
+            self._thread.closely = self._find(module).due(place_of_first(module.parameters()), inputs)
             if not self._thread.closely:
                 return
             for path, inner in module.named_modules():
@@ -129,8 +129,7 @@ class Observer:
         if torch.compiler.is_compiling():
             return
         with unhooked():
-            first = next(optimizers.parameters_of(optimizer), None)
-            due = self._find(optimizer).due(None if first is None else device_of(first))
+            due = self._find(optimizer).due(place_of_first(optimizers.parameters_of(optimizer)))
             events = []
             if due:
                 models = [model for seen in self._seen.values() if isinstance(model := seen.of(), nn.Module)]
@@ -142,8 +141,7 @@ class Observer:
         if not is_torchs_own(module):
             return []  # its code may do anything with an input; torch's modules inside it are asked in their turn
         with unhooked():
-            own = next(module.parameters(recurse=False), None)
-            home = None if own is None else device_of(own)
+            home = place_of_first(module.parameters(recurse=False))
             if home is None or home == HOST:  # what was not moved is named by the operation, with who holds it
                 return []
             return list(modules.inputs_away(module, args, {}, home, path, moves=False))
@@ -155,11 +153,8 @@ class Observer:
         return seen
 
     def _say(self, events: list[Event]) -> None:
-        for event in events:
-            key = (event.rule, event.operation, event.message)
-            if key not in self._said:
-                self._said.add(key)
-                self._emit(event)
+        for event in self._unsaid(events):
+            self._emit(event)
 
     @staticmethod
     def _forget(seen: dict[int, Seen], number: int) -> Callable[[Any], None]:
@@ -169,8 +164,3 @@ class Observer:
                 del seen[number]
 
         return forget
-
-
-def _first_place(module: nn.Module) -> torch.device | None:
-    first = next(module.parameters(), None)
-    return None if first is None else device_of(first)

@@ -148,6 +148,12 @@ def unhooked_device_of(tensor: torch.Tensor) -> torch.device | None:
     return None if isinstance(record.place, Anywhere) else record.place
 
 
+def place_of_first(tensors: Iterable[torch.Tensor]) -> torch.device | None:
+    """Where the first of `tensors` is; ``None`` where there is none."""
+    first = next(iter(tensors), None)
+    return None if first is None else device_of(first)
+
+
 def is_pinned(tensor: torch.Tensor) -> bool:
     """Whether the tensor lies in page-locked host memory, really or as pretended."""
     record = record_of(tensor)

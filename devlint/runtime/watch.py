@@ -15,10 +15,10 @@ from torch.utils.hooks import RemovableHandle
 
 from devlint.runtime import modules
 from devlint.runtime.errors import DevicePlacementError, DevicePlacementWarning
-from devlint.runtime.events import Event, Report
+from devlint.runtime.events import Event, Report, Unsaid
 from devlint.runtime.forward_code import is_torchs_own
 from devlint.runtime.hooks import Seen
-from devlint.runtime.placement import device_of, tensors_in, unhooked
+from devlint.runtime.placement import device_of, place_of_first, tensors_in, unhooked
 
 On = Literal["raise", "warn", "collect"]
 
@@ -76,7 +76,7 @@ class Watch:
         self._on = on
         self._model = weakref.ref(model)
         self._seen = Seen(self._model)
-        self._said: set[tuple[str | None, str, str]] = set()
+        self._unsaid = Unsaid()
         self._inner: list[RemovableHandle] = []
         self._hook = model.register_forward_pre_hook(_Hook(self), with_kwargs=True)
 
@@ -100,11 +100,9 @@ class Watch:
         with unhooked():
             self._leave_inside()
             inputs = tuple(device_of(tensor) for tensor in tensors_in((*args, *kwargs.values()), depth=1))
-            first = next(module.parameters(), None)
-            if self._seen.due(None if first is None else device_of(first), inputs):
-                events = self._look(module, args, kwargs)
-            else:
+            if not self._seen.due(place_of_first(module.parameters()), inputs):
                 return
+            events = self._look(module, args, kwargs)
         self.say(events)
 
     def _look(self, module: nn.Module, args: Any, kwargs: Any) -> list[Event]:
@@ -123,8 +121,9 @@ class Watch:
     def _look_inside(self, model: nn.Module) -> None:
         """For this call: its code may move the inputs that are elsewhere, or not; torch's modules inside will see."""
         for path, inner in model.named_modules():
-            own = next(inner.parameters(recurse=False), None) if is_torchs_own(inner) else None
-            home = None if own is None or isinstance(inner, torch.jit.ScriptModule) else device_of(own)
+            if not is_torchs_own(inner) or isinstance(inner, torch.jit.ScriptModule):
+                continue
+            home = place_of_first(inner.parameters(recurse=False))
             if home is not None:
                 self._inner.append(inner.register_forward_pre_hook(_InnerHook(self, path, home)))
 
@@ -134,25 +133,18 @@ class Watch:
 
     def say(self, events: Iterable[Event]) -> None:
         """Raises, warns of or keeps what was not said yet."""
-        for event in events:
-            self._say(event)
-
-    def _say(self, event: Event) -> None:
-        key = (event.rule, event.operation, event.message)
-        if key in self._said:
-            return
-        self._said.add(key)
-        self.report.add(event)
-        if self._on == "raise":
-            raise DevicePlacementError(modules.sentence(event))
-        if self._on == "warn":
-            where = event.site
-            warnings.warn_explicit(
-                modules.sentence(event),
-                DevicePlacementWarning,
-                where.file if where else "<unknown>",
-                where.line if where else 0,
-            )
+        for event in self._unsaid(events):
+            self.report.add(event)
+            if self._on == "raise":
+                raise DevicePlacementError(modules.sentence(event))
+            if self._on == "warn":
+                where = event.site
+                warnings.warn_explicit(
+                    modules.sentence(event),
+                    DevicePlacementWarning,
+                    where.file if where else "<unknown>",
+                    where.line if where else 0,
+                )
 
 
 class _Silent:

@@ -8,7 +8,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext, _device_constructors
 
-from devlint.runtime.placement import HOST, META, device_of, record_for, tensors_in
+from devlint.runtime.placement import HOST, META, device_of, place_of_first, record_for, tensors_in
 from devlint.runtime.simulator import Simulator
 from devlint.runtime.simulator.functions import handles
 from devlint.runtime.simulator.moves import move
@@ -94,9 +94,7 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
     real = _nested.nested_tensor
 
     def nested_tensor(values: Any, **kwargs: Any) -> Any:
-        first = next(tensors_in([values]), None)
         asked = simulator.machine.device(kwargs.get("device"))
-        place = asked or (None if first is None else device_of(first)) or HOST
-        return _made(simulator, real, (values,), kwargs, place)
+        return _made(simulator, real, (values,), kwargs, asked or place_of_first(tensors_in([values])) or HOST)
 
     return [(_nested, "nested_tensor", nested_tensor)]
