@@ -80,6 +80,11 @@ class Spot:
         return max(line.steps for line in self.lines)
 
     @property
+    def allowed(self) -> list[str]:
+        """The reasons given to `devlint.allow_sync` here."""
+        return list(dict.fromkeys(line.first.allowed for line in self.lines if line.first.allowed is not None))
+
+    @property
     def findings(self) -> dict[str, list[Line]]:
         """Rule -> what counts under it here, errors first."""
         found: dict[str, list[Line]] = {}
@@ -104,6 +109,32 @@ def spots(report: Report) -> list[Spot]:
         return -errors, -(tally.seconds or 0.0), -tally.waits, -(tally.to_device + tally.to_host), -len(spot.findings)
 
     return sorted(found.values(), key=cost)
+
+
+def figures(report: Report, found: list[Spot], each: str) -> tuple[list[str], list[list[str]]]:
+    """A table's heads and rows: what each spot costs in a step (of those in which it did), else in all.
+
+    `each` stands behind the heads of what is given by step. A figure is empty where there is none.
+    """
+    each = each if report.steps else ""
+    timed = any(spot.tally.seconds is not None for spot in found)
+    heads = [
+        *(["steps"] if report.steps else []),
+        f"waits{each}",
+        *([f"waited{each}"] if timed else []),
+        f"to device{each}",
+        f"to host{each}",
+    ]
+    rows = []
+    for spot in found:
+        tally, steps = spot.tally, spot.steps if report.steps else 1
+        cells = [f"{steps:,}"] if report.steps else []
+        cells += [f"{tally.waits / steps:.3g}" if tally.waits else ""]
+        if timed:
+            cells.append("" if tally.seconds is None else duration(tally.seconds / steps))
+        cells += [amount(size / steps) if size else "" for size in (tally.to_device, tally.to_host)]
+        rows.append(cells)
+    return heads, rows
 
 
 Same = tuple[str, str, Site | None, bool]

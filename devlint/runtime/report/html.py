@@ -13,6 +13,7 @@ from devlint.runtime.report import (
     amount,
     code,
     duration,
+    figures,
     headline,
     how,
     level,
@@ -88,9 +89,9 @@ def _finding(report: Report, spot: Spot, rule: str, lines: list[Line]) -> Iterat
     if spot.site is not None and spot.site.inside is not None:
         yield f"<p>called from there:</p>{_code(report, spot.site.inside)}"
     copies = list(dict.fromkeys(filter(None, (how(line.first) for line in lines))))
-    figures = "; ".join([times(lines, report), *copies])
-    if figures != "once":
-        yield f'<p class="figures">{escape(figures)}</p>'
+    measured = "; ".join([times(lines, report), *copies])
+    if measured != "once":
+        yield f'<p class="figures">{escape(measured)}</p>'
     for site, text in dict.fromkeys(note for line in lines for note in line.first.notes):
         here = place(site, report) == place(spot.site, report)
         yield f'<p class="note">{_marked(text)}{" here" if here else ""}</p>{"" if here else _code(report, site)}'
@@ -107,28 +108,13 @@ def _code(report: Report, site: Site | None) -> str:
 
 
 def _table(report: Report, found: list[Spot]) -> Iterator[str]:
-    each = " per step" if report.steps else ""
-    timed = any(spot.tally.seconds is not None for spot in found)
-    heads = [
-        *(["steps"] if report.steps else []),
-        f"waits{each}",
-        *([f"waited{each}"] if timed else []),
-        f"to device{each}",
-        f"to host{each}",
-    ]
+    heads, rows = figures(report, found, " per step")
     yield '<section><h2>Waits and copies, line by line</h2><div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{head}</th>" for head in heads) + '<th class="text">line</th><th class="text">rules</th>'
     yield "</tr></thead><tbody>"
-    for spot in found:
-        tally, steps = spot.tally, spot.steps if report.steps else 1
-        cells = [f"{steps:,}"] if report.steps else []
-        cells += [f"{tally.waits / steps:.3g}" if tally.waits else ""]
-        if timed:
-            cells.append("" if tally.seconds is None else duration(tally.seconds / steps))
-        cells += [amount(size / steps) if size else "" for size in (tally.to_device, tally.to_host)]
-        reasons = dict.fromkeys(line.first.allowed for line in spot.lines if line.first.allowed is not None)
+    for spot, cells in zip(found, rows, strict=True):
         words = [f"<code>{escape(rule)}</code>" for rule in spot.findings]
-        words += [f"allowed: {escape(reason)}" for reason in reasons]
+        words += [f"allowed: {escape(reason)}" for reason in spot.allowed]
         where, source = escape(places(spot.site, report)), escape(code(spot.site, report))
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells)
         yield f'<td class="text line"><span class="place">{where}</span> <code>{source}</code></td>'

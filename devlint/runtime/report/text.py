@@ -10,9 +10,8 @@ from devlint.runtime.advice import advice
 from devlint.runtime.events import Line, Report
 from devlint.runtime.report import (
     Spot,
-    amount,
     code,
-    duration,
+    figures,
     headline,
     how,
     level,
@@ -85,37 +84,20 @@ def _code(style: Style, width: int, report: Report, site: Site | None) -> Iterat
 
 
 def _table(style: Style, width: int, report: Report, found: list[Spot]) -> Iterator[str]:
-    """A row for each line that waits or copies: per step where there are steps (those in which it did), else in all."""
+    """A row for each line that waits or copies."""
     if not found:
         return
-    each = "/step" if report.steps else ""
-    timed = any(spot.tally.seconds is not None for spot in found)
-    heads = [
-        *(["steps"] if report.steps else []),
-        f"waits{each}",
-        *([f"waited{each}"] if timed else []),
-        f"to device{each}",
-        f"to host{each}",
-    ]
-    rows = []
-    for spot in found[:MOST_ROWS]:
-        tally, steps = spot.tally, spot.steps if report.steps else 1
-        cells = [f"{steps:,}"] if report.steps else []
-        cells += [f"{tally.waits / steps:.3g}" if tally.waits else "-"]
-        if timed:
-            cells.append("-" if tally.seconds is None else duration(tally.seconds / steps))
-        cells += [amount(size / steps) if size else "-" for size in (tally.to_device, tally.to_host)]
-        rows.append(cells)
+    heads, all_rows = figures(report, found, "/step")
+    rows = [[cell or "-" for cell in cells] for cells in all_rows[:MOST_ROWS]]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    yield style.bold("  ".join(head.rjust(size) for head, size in zip([*heads], widths, strict=True)) + "  line")
+    yield style.bold("  ".join(head.rjust(size) for head, size in zip(heads, widths, strict=True)) + "  line")
     for spot, cells in zip(found, rows, strict=False):
-        figures = "  ".join(cell.rjust(size) for cell, size in zip(cells, widths, strict=True))
+        row = "  ".join(cell.rjust(size) for cell, size in zip(cells, widths, strict=True))
         where = printable(places(spot.site, report))
-        reasons = list(dict.fromkeys(line.first.allowed for line in spot.lines if line.first.allowed is not None))
-        allowed = f"  (allowed: {printable(', '.join(reasons))})" if reasons else ""
+        allowed = f"  (allowed: {printable(', '.join(spot.allowed))})" if spot.allowed else ""
         source = code(spot.site, report)
-        room = width - len(figures) - len(where) - len(allowed) - 4
+        room = width - len(row) - len(where) - len(allowed) - 4
         shown = f"  {clip(source, 0, 0, room)[0]}" if source and room >= _LEAST_CODE else ""
-        yield f"{figures}  {style.path(where)}{shown}{allowed}"
+        yield f"{row}  {style.path(where)}{shown}{allowed}"
     if len(found) > MOST_ROWS:
         yield f"and {len(found) - MOST_ROWS} more"
