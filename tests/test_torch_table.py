@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from devlint.flow import torch_table as table
+from devlint.rules.invalid_device_argument import takes_no_device
 
 torch = pytest.importorskip("torch", reason="the table can only be checked against an installed torch")
 
@@ -207,6 +208,19 @@ def test_wrappers_leave_the_tensor_where_it_is(name):
     with torch.device("meta"):
         assert resolve(name)(torch.ones(2, device="cpu")).device.type == "cpu"
     assert resolve(name)(torch.ones(2, device="meta")).device.type == "meta"
+
+
+def test_what_is_said_to_take_no_device_refuses_one():
+    known = [*table.FUNCTIONS, *table.MODULES, *table.OPTIMIZERS, *table.WRAPPERS, "torch.utils.data.DataLoader"]
+    said = [name for name in known if takes_no_device(name)]
+    assert len(said) > 500
+    for name in said:
+        if name.startswith(("torch.nn.", "torch.optim.")) and isinstance(resolve(name), type):
+            with pytest.raises(TypeError):  # before it asks for what it needs
+                resolve(name)(device="cpu")
+        operators = getattr(torch.ops.aten, name.rpartition(".")[2], None)
+        for overload in operators.overloads() if operators is not None else ():
+            assert "device" not in [argument.name for argument in getattr(operators, overload)._schema.arguments]
 
 
 @pytest.mark.parametrize("name", table.HOST_FACTORIES)

@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.names import annotation_names
+from devlint.flow.scope import Function
+from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
+from devlint.rule import Rule
+from devlint.rules._errors import is_expected
+from devlint.rules._moves import short
+
+
+class InvalidDeviceArgument(Rule):
+    """Something that is no device is given where torch asks for one, or a device where torch takes none.
+
+    ## What it does
+    Reports
+
+    - a flag for a device: `x.cuda(True)`, `torch.zeros(3, device=use_cuda)`;
+    - the context manager `torch.cuda.device(0)` for a device, or as a statement of its own, where it does nothing;
+    - a function that is not called: `device=torch.cuda.current_device`;
+    - names that torch does not know: `"gpu"`, `"CUDA"`, `"cuda0"`, `"cuda:0,1"`;
+    - a `torch.device` for the `device_type` of `autocast`, which takes a string;
+    - an accelerator for a constructor of host tensors: `torch.LongTensor([1], device=device)`;
+    - `device=` for a function or class that has no such argument: `torch.cat`, `nn.ReLU`, `nn.Parameter`, `DataLoader`;
+    - `if gpu:` for a number of a device that may be `None`: device 0 is false.
+
+    ## Why is this bad
+    All but the last and the statement raise as soon as they run. Often that is on a machine with a GPU only, which is
+    not where the tests run. `x.cuda(True)` looks like the `non_blocking` of `x.to(device, True)`; `cuda` takes the
+    device first. `torch.cuda.device(i)` on a line of its own selects nothing, and `if gpu:` leaves out the first GPU,
+    both without a word.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def step(model, x: torch.Tensor):
+        with torch.autocast(x.device):
+            return model(torch.cat([x, x], device=x.device))
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def step(model, x: torch.Tensor):
+        with torch.autocast(x.device.type):
+            return model(torch.cat([x, x]))
+    ```
+
+    ## Fix safety
+    The code raises as it is, so that what is plainly meant is safe: `non_blocking=True`, the device's `type`, calling
+    the function, leaving out an argument that is not taken, `torch.tensor` and `torch.empty` for the constructors of
+    host tensors. `is not None` for the truth of a number is unsafe, since the first GPU is used from then on. What has
+    to be guessed is unsafe, too, or not offered.
+
+    ## Limits
+    `autocast(device_type="cuda:0")` is not reported: current releases of torch take it. Silent where the value may be
+    something else, where the object may be of a class that is not torch's, and where the error is expected
+    (`pytest.raises`, a `try` around it).
+
+    ## References
+    - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)
+    - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
+    - [torch.autocast](https://pytorch.org/docs/stable/amp.html#torch.autocast)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def visit_Call(self, node: cst.Call) -> None:
+        name = self.flow.name_of(node)
+        if name.startswith("torch."):
+            self._function(node, name)
+        elif not name and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("to", "cuda"):
+            self._move(node, node.func)
+
+    # methods ------------------------------------------------------------------------------------
+
+    def _move(self, node: cst.Call, func: cst.Attribute) -> None:
+        receiver, how = self.flow.value(func.value), func.attr.value
+        moved = receiver.kind in (TENSOR, THING, MODULE)
+        arg = _argument(node, 0, "device")
+        if arg is None or not (moved or self._may_be_moved(receiver)):
+            return
+        if how == "cuda" and self._is_flag(arg.value):
+            self._report_flag(node, arg, is_tensor=receiver.kind in (TENSOR, THING))
+        else:
+            self._device(node, arg, named=moved)
+
+    def _may_be_moved(self, value: Value) -> bool:
+        """Whether what is not known may only be torch's: no class of the file has a method of that name."""
+        # Settings().cuda(True)  is not torch's
+        return value.kind not in (INSTANCE, NAME) and not any(
+            how in cls.methods for cls in self.flow.scope.classes.values() for how in ("to", "cuda")
+        )
+
+    # functions ----------------------------------------------------------------------------------
+
+    def _function(self, node: cst.Call, name: str) -> None:
+        if name == "torch.cuda.device":
+            self._statement(node)
+        elif name in _AUTOCAST:
+            self._autocast(node)
+        elif name == "torch.device":
+            arg = _argument(node, 0, "type", "device")
+            if arg is not None:
+                self._device(node, arg, named=True)
+        elif name in _LOADING:
+            self._load(node, name)
+        elif name in _LEGACY:
+            self._legacy(node, name)
+        elif takes_no_device(name):
+            arg = _argument(node, None, "device")
+            if arg is not None and not self._is_expected(node):
+                # nn.Parameter(torch.zeros(3), device=device)  wants the tensor there, which is for another call to do
+                of_operands = name in table.FUNCTIONS or name in table.MODULES or name in table.OPTIMIZERS
+                edit = self.remove_argument(node, "device") if of_operands else None
+                fix = self.fix("leave `device` out", edit, safe=True) if edit is not None else None
+                self.report(node, f"`{short(self.code(node.func))}` takes no `device`", fix=fix)
+        elif name in table.FACTORIES or name in table.LIKE or name in table.KEEPING or name in table.MODULES:
+            arg = _argument(node, None, "device")
+            if arg is not None and self._is_flag(arg.value):
+                self._report_flag(node, arg, is_tensor=False)
+            elif arg is not None:
+                self._device(node, arg, named=True)
+
+    def _statement(self, node: cst.Call) -> None:
+        """``torch.cuda.device(rank)`` on a line of its own."""
+        if node.args and isinstance(self.parent(node), cst.Expr) and not self._is_expected(node):
+            edit = self.replace(node.func, re.sub(r"\bdevice$", "set_device", self.code(node.func)))
+            self.report(
+                node,
+                f"`{short(self.code(node))}` selects nothing here: it is a context manager",
+                fix=self.fix("call `set_device`", edit, safe=False) if isinstance(node.func, cst.Attribute) else None,
+            )
+
+    def _autocast(self, node: cst.Call) -> None:
+        arg = _argument(node, 0, "device_type")
+        if arg is None or self._is_expected(node):
+            return
+        value = self.flow.value(arg.value)
+        if value.is_device_object:
+            code = short(self.code(arg.value))
+            simple = isinstance(arg.value, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
+            edit = self.insert_after(arg.value, ".type")
+            self.report(
+                arg.value,
+                f"`autocast` takes a string for its `device_type`, and `{code}` is a `torch.device`",
+                fix=self.fix("give its `type`", edit, safe=True) if simple else None,
+            )
+        elif isinstance(arg.value, cst.Integer):
+            self.report(arg.value, "`autocast` takes a string for its `device_type`, not the number of a device")
+
+    def _load(self, node: cst.Call, name: str) -> None:
+        arg = _argument(node, 1, "map_location")
+        if arg is not None:
+            self._device(node, arg, named=False)
+        given = _argument(node, None, "device")
+        if given is None or self._is_expected(node):
+            return
+        fix = None
+        if arg is None and given.keyword is not None:
+            fix = self.fix("call it `map_location`", self.replace(given.keyword, "map_location"), safe=False)
+        self.report(node, f"`{name}` takes no `device`: the argument is `map_location`", fix=fix)
+
+    def _legacy(self, node: cst.Call, name: str) -> None:
+        arg = _argument(node, None, "device")
+        if arg is None or self._is_expected(node):
+            return
+        value = self.flow.value(arg.value)
+        there = value.place.is_there if value.kind == DEVICE else bool(value.text and _ACCELERATOR.match(value.text))
+        if there:
+            self.report(
+                node,
+                f"`{short(self.code(node.func))}` makes host tensors only, and refuses `{short(self.code(arg))}`",
+                fix=self._without_legacy(node, name),
+            )
+
+    def _without_legacy(self, node: cst.Call, name: str) -> Fix | None:
+        """``torch.tensor([...], dtype=...)`` or ``torch.empty(sizes, dtype=...)``, where it is plain which is meant."""
+        given = [arg for arg in node.args if arg.keyword is None]
+        if not isinstance(node.func, cst.Attribute) or not given or any(arg.star for arg in node.args):
+            return None
+        dtype = _LEGACY[name]
+        if len(given) > 1 or isinstance(given[0].value, cst.Integer):
+            made = "empty"
+        elif dtype and isinstance(given[0].value, cst.List | cst.ListComp) and self.flow.value(given[0].value):
+            if self._holds_tensors(given[0].value):
+                return None
+            made = "tensor"
+        else:
+            return None
+        edits = [self.replace(node.func.attr, made)]
+        if dtype:
+            more = self.add_argument(node, f"dtype={self.code(node.func.value)}.{dtype}")
+            if more is None:
+                return None
+            edits.append(more)
+        return self.fix(f"use `torch.{made}`", *edits, safe=True)
+
+    def _holds_tensors(self, node: cst.BaseExpression) -> bool:
+        value = self.flow.value(node)
+        return value.kind == LIST and value.items is not None and value.items.kind != DATA
+
+    # what is given for a device -----------------------------------------------------------------
+
+    def _device(self, node: cst.Call, arg: cst.Arg, *, named: bool) -> None:
+        """Report what is given for a device and is none. ``named``: strings are names of devices here."""
+        given = arg.value
+        value = self.flow.value(given)
+        text = given.evaluated_value if named and isinstance(given, cst.SimpleString) else None
+        if value.kind == CONTEXT and value.ref == "torch.cuda.device":
+            message = f"`{short(self.code(given))}` is a context manager, and no device"
+            fix = self._as_device(given)
+        elif value.kind == NAME and value.ref in _FUNCTIONS:
+            message = f"`{short(self.code(given))}` is a function: it is not called here"
+            fix = self.fix("call it", self.insert_after(given, "()"), safe=True)
+        elif isinstance(text, str) and _MEANT.match(text) and not _VALID.fullmatch(text):
+            message, fix = f"`{self.code(given)}` is no device that torch knows", None
+        else:
+            return
+        if not self._is_expected(node):
+            self.report(given, message, fix=fix)
+
+    def _as_device(self, node: cst.BaseExpression) -> Fix | None:
+        if not isinstance(node, cst.Call) or len(node.args) != 1 or node.args[0].keyword or node.args[0].star:
+            return None
+        if not self.code(node.func).endswith("torch.cuda.device"):
+            return None
+        holder = self.code(node.func).removesuffix(".cuda.device")
+        code = f'{holder}.device("cuda", {self.code(node.args[0].value)})'
+        return self.fix("make a `torch.device`", self.replace(node, code), safe=False)
+
+    def _report_flag(self, node: cst.Call, arg: cst.Arg, *, is_tensor: bool) -> None:
+        code = short(self.code(arg.value))
+        constant = isinstance(arg.value, cst.Name) and code in ("True", "False")
+        if self._is_expected(node):
+            return
+        fix = None
+        if constant and is_tensor and arg.keyword is None:
+            fix = self.fix("call it `non_blocking`", self.insert_before(arg.value, "non_blocking="), safe=True)
+        said = f"`{code}` is taken for the device" if constant else f"`{code}` is a flag, and taken for the device"
+        self.report(node, f"{said}, which it is not", fix=fix)
+
+    def _is_flag(self, node: cst.BaseExpression) -> bool:
+        """Surely ``True`` or ``False``."""
+        if isinstance(node, cst.Name):
+            if node.value in ("True", "False"):
+                return True
+            param = _parameter(self.flow.function(node), node.value)
+            if param is None:
+                return False
+            said = [param.annotation.annotation] if param.annotation is not None else [param.default]
+            return all(isinstance(each, cst.Name) and each.value in ("bool", "True", "False") for each in said)
+        if isinstance(node, cst.UnaryOperation):
+            return isinstance(node.operator, cst.Not)
+        if isinstance(node, cst.Call):
+            return self.flow.name_of(node) in _FLAGS
+        return isinstance(node, cst.Comparison)
+
+    def _is_expected(self, node: cst.CSTNode) -> bool:
+        return is_expected(self, node)
+
+    # the truth of a number ----------------------------------------------------------------------
+
+    def visit_If(self, node: cst.If) -> None:
+        self._tested(node.test, node.body)
+
+    def visit_IfExp(self, node: cst.IfExp) -> None:
+        self._tested(node.test, node.body)
+
+    def _tested(self, test: cst.BaseExpression, then: cst.CSTNode) -> None:
+        """``if gpu: torch.cuda.set_device(gpu)``, where ``gpu`` is a number or ``None``."""
+        if not isinstance(test, cst.Name):
+            return
+        function = self.flow.function(test)
+        param = _parameter(function, test.value)
+        # def f(gpu: int = 0)  may mean a flag
+        if param is None or param.annotation is None or function is None or test.value in function.assigned:
+            return
+        if set(annotation_names(param.annotation.annotation)) != {"int", "None"} and not (
+            isinstance(param.default, cst.Name) and param.default.value == "None" and _is_optional_int(param)
+        ):
+            return
+        if any(self._is_used_as_device(use) for use in _names_in(then, test.value)):
+            self.report(
+                test,
+                f"`{test.value}` is false for device 0, which is left out here",
+                fix=self.fix("ask whether it is `None`", self.insert_after(test, " is not None"), safe=False),
+            )
+
+    def _is_used_as_device(self, node: cst.Name) -> bool:
+        above = self.parent(node)
+        if isinstance(above, cst.FormattedStringExpression):
+            string = self.parent(above)
+            return string is not None and _INDEXED.match(self.code(string)) is not None
+        call = self.parent(above) if isinstance(above, cst.Arg) else None
+        if not isinstance(call, cst.Call) or not isinstance(above, cst.Arg):
+            return False
+        if above.keyword is not None and above.keyword.value == "device":
+            return True
+        name = self.flow.name_of(call)
+        if name in ("torch.cuda.set_device", "torch.cuda.device", "torch.device"):
+            return True
+        return isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda" and above is call.args[0]
+
+
+def _argument(node: cst.Call, position: int | None, *names: str) -> cst.Arg | None:
+    """The argument of one of the names, or at the position."""
+    for index, arg in enumerate(node.args):
+        if arg.star:
+            return None
+        if arg.keyword is None:
+            if index == position:
+                return arg
+        elif arg.keyword.value in names:
+            return arg
+    return None
+
+
+def takes_no_device(name: str) -> bool:
+    """Whether a function or class of torch refuses `device=`."""
+    fact = table.MODULES.get(name)
+    if fact is not None:
+        # nn.Identity(device=device)  takes whatever it is given
+        no_layer = fact.kind != "layer" and fact.tensors == "argument"
+        return name != "torch.nn.Identity" and (no_layer or fact.tensors in ("never", "children"))
+    return name in table.FUNCTIONS or name in table.OPTIMIZERS or name in table.WRAPPERS or name in _NO_DEVICE
+
+
+def _parameter(function: Function | None, name: str) -> cst.Param | None:
+    """The parameter of that name, where nothing else is bound to it."""
+    if function is None or name in function.assigned:
+        return None
+    return next((param for param in function.params if param.name.value == name), None)
+
+
+def _is_optional_int(param: cst.Param) -> bool:
+    return param.annotation is not None and annotation_names(param.annotation.annotation) == ["int"]
+
+
+def _names_in(node: cst.CSTNode, name: str) -> list[cst.Name]:
+    return [inner for inner in tree.walk(node) if isinstance(inner, cst.Name) and inner.value == name]
+
+
+_AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"})
+_LOADING = frozenset({"torch.load", "torch.jit.load"})
+_NO_DEVICE = frozenset({"torch.from_numpy", "torch.frombuffer", "torch.utils.data.DataLoader"})
+_FUNCTIONS = frozenset({"torch.cuda.current_device", "torch.accelerator.current_accelerator"})
+_FLAGS = frozenset({"torch.cuda.is_available", "torch.accelerator.is_available", "torch.backends.mps.is_available"})
+#: Constructors of host tensors, and the dtype of what they make; that of `Tensor` is torch's default.
+_LEGACY = {
+    "torch.Tensor": "",
+    "torch.FloatTensor": "float",
+    "torch.DoubleTensor": "double",
+    "torch.HalfTensor": "half",
+    "torch.BFloat16Tensor": "bfloat16",
+    "torch.ByteTensor": "uint8",
+    "torch.CharTensor": "int8",
+    "torch.ShortTensor": "short",
+    "torch.IntTensor": "int",
+    "torch.LongTensor": "long",
+    "torch.BoolTensor": "bool",
+}
+_ACCELERATOR = re.compile(r"cuda|mps|xpu|npu|hpu|mlu|musa|xla")
+#: Names meant for the devices that everyone has; backends may bring names of their own.
+_MEANT = re.compile(r"\s*(gpu|cuda|cpu|mps)(?![a-z])", re.IGNORECASE)
+_VALID = re.compile(r"(cuda|cpu|mps)(:(0|[1-9]\d*))?")
+_INDEXED = re.compile(r"""f["'](cuda|xpu|npu):\{""")

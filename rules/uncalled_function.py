@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix, Note
+from devlint.flow import torch_table as table
+from devlint.flow.names import dotted
+from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
+from devlint.rule import Rule
+from devlint.rules._errors import is_expected
+from devlint.rules._moves import short
+
+TRUE, COMPARED, UNEQUAL, NOTHING, SHOWN, CONTEXT = "true", "compared", "unequal", "nothing", "shown", "context"
+
+_SAID = {
+    TRUE: "it is a function that is not called, and always true",
+    COMPARED: "it is a function that is not called, and cannot be compared with a number",
+    UNEQUAL: "it is a function that is not called, and never equals anything else",
+    NOTHING: "the function is not called, so this does nothing",
+    SHOWN: "the function is not called: itself is shown, and not what it gives",
+    CONTEXT: "it is not called, and so no context manager",
+}
+
+
+class UncalledFunction(Rule):
+    """A function is meant to be called, and its parentheses are missing.
+
+    ## What it does
+    Reports functions of torch and methods of tensors that are named and not called
+
+    - as a condition: `if torch.cuda.is_available:`, `if x.is_floating_point:`, `if mask.any:`, also where the function
+      is given a name first that is only tested afterwards;
+    - in a comparison: `x.dim == 3`, `torch.cuda.device_count > 1`;
+    - as a context manager: `with torch.no_grad:`;
+    - as a statement of its own: `torch.cuda.synchronize`, `model.eval`;
+    - in what is printed or formatted: `f"{loss.item}"`.
+
+    ## Why is this bad
+    A function is true, whatever it would answer: `if torch.cuda.is_available:` takes the branch for a GPU on every
+    machine, and `if not x.is_contiguous:` is never taken. `x.dim == 3` is always false. A statement that only names a
+    function does nothing. `with torch.no_grad:` and an order (`>`) raise.
+
+    ## Example
+    ```python
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available else "cpu")
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ```
+
+    ## Fix safety
+    The fix adds the parentheses: safe. It is unsafe for a statement of its own, whose work is done from then on. There
+    is none where the function needs arguments.
+
+    ## Limits
+    Silent where the function may be meant as a value (`wait = wait or torch.cuda.synchronize`), and where the test asks
+    whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported
+    on what is surely a tensor, as others have attributes called `dim`. `@torch.no_grad` without parentheses is fine.
+
+    ## References
+    - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)
+    - [torch.is_floating_point](https://pytorch.org/docs/stable/generated/torch.is_floating_point.html)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def visit_Attribute(self, node: cst.Attribute) -> None:
+        word = node.attr.value
+        if word in _FUNCTIONS:
+            value = self.flow.value(node)
+            name = str(value.ref) if value.kind == NAME else ""
+            if not name and isinstance(self.enclosing(node, cst.Decorator, cst.BaseStatement), cst.Decorator):
+                name = self.flow.scope.qualified(node)  # the flow does not follow what decorates a class
+            if name.startswith("torch.") and name.count(".") >= _FUNCTIONS[word]:
+                self._judge(node, name)
+        elif word in _METHODS and not isinstance(self.parent(node), cst.Call) and self._is_method(node, word):
+            self._judge(node, word)
+
+    def _is_method(self, node: cst.Attribute, word: str) -> bool:
+        value = self.flow.value(node.value)
+        if value.kind == MODULE or value.kind == OPTIMIZER:
+            # model.dim  is an attribute of the class's own
+            return word in _ACTIONS and isinstance(self.parent(node), cst.Expr)
+        if value.kind != TENSOR or word in table.ATTRIBUTES:
+            return False
+        # def f(dtype): return dtype.is_floating_point  looks like a tensor by this very attribute
+        param = value.origin
+        if not isinstance(param, cst.Param) or param.annotation is not None:
+            return True
+        function = self.flow.function(node)
+        name = param.name.value
+        return function is not None and (
+            name in function.called_with or bool(function.attributes.get(name, set()) & _OF_TENSORS)
+        )
+
+    # where it stands ----------------------------------------------------------------------------
+
+    def _judge(self, node: cst.Attribute, name: str) -> None:
+        use = self._use(node, name)
+        notes: list[Note] = []
+        what = short(self.code(node))
+        if use is None:
+            target, test = self._name_tested_later(node)
+            if target is None or test is None:
+                return
+            use, what = TRUE, short(self.code(target))
+            notes = [self.note(test, f"`{what}` is tested here")]
+        if is_expected(self, node):
+            return
+        self.report(node, f"`{what}`: {_SAID[use]}", notes=notes, fix=self._fix(node, name, use))
+
+    def _fix(self, node: cst.Attribute, name: str, use: str) -> Fix | None:
+        if name in _NEEDS_ARGUMENTS:
+            return None
+        return self.fix("call it", self.insert_after(node, "()"), safe=use != NOTHING)
+
+    def _use(self, node: cst.Attribute, name: str) -> str | None:
+        """What is done with the function itself; ``None`` where it may be meant as a value."""
+        parent = self.parent(node)
+        if isinstance(parent, cst.Expr):
+            return NOTHING if name.rpartition(".")[2] in _ACTIONS else None
+        if isinstance(parent, cst.WithItem):
+            return CONTEXT if name in _CONTEXTS else None
+        if name in _CONTEXTS:
+            return None
+        if isinstance(parent, cst.FormattedStringExpression):
+            return SHOWN
+        if isinstance(parent, cst.Comparison):
+            return _compared(node, parent)
+        if isinstance(parent, cst.ComparisonTarget):
+            above = self.parent(parent)
+            return _compared(node, above) if isinstance(above, cst.Comparison) else None
+        if isinstance(parent, cst.Arg):
+            return self._as_argument(parent, name)
+        return TRUE if self._is_tested(node) else None
+
+    def _as_argument(self, arg: cst.Arg, name: str) -> str | None:
+        call = self.parent(arg)
+        if not isinstance(call, cst.Call):
+            return None
+        called = dotted(call.func).rpartition(".")[2]
+        if called == "print" and arg.keyword is None:
+            return SHOWN
+        if not name.startswith("torch."):
+            return None
+        if called in _SKIPS and arg is call.args[0]:
+            return TRUE  # @unittest.skipUnless(torch.cuda.is_available, "needs a GPU")
+        flag = arg.keyword is not None and arg.keyword.value in _FLAGS
+        return TRUE if flag and self.flow.name_of(call).startswith("torch.") else None
+
+    def _is_tested(self, node: cst.BaseExpression) -> bool:
+        """Whether its truth decides something, and is not only asked for to see whether it is there."""
+        child: cst.CSTNode = node
+        parent = self.parent(node)
+        alone = True
+        while isinstance(parent, cst.BooleanOperation):
+            if self._is_called_in(parent, node):
+                return False  # torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported()
+            alone = alone and child is parent.right
+            child, parent = parent, self.parent(parent)
+        if isinstance(parent, cst.UnaryOperation):
+            return isinstance(parent.operator, cst.Not)
+        if isinstance(parent, cst.If | cst.While | cst.Assert | cst.IfExp | cst.CompIf):
+            return child is parent.test and not self._is_called_below(parent, node)
+        # wait = synchronize or torch.cuda.synchronize  is a value
+        return isinstance(node, cst.Attribute) and child is not node and not alone
+
+    def _is_called_below(self, parent: cst.CSTNode, node: cst.BaseExpression) -> bool:
+        """``if torch.cuda.is_bf16_supported: return torch.cuda.is_bf16_supported()`` asks whether this torch has it."""
+        return isinstance(parent, cst.If | cst.IfExp) and self._is_called_in(parent.body, node)
+
+    def _is_called_in(self, where: cst.CSTNode, node: cst.BaseExpression) -> bool:
+        code = self.code(node)
+        return f"{code}(" in self.code(where)
+
+    # tested under another name ------------------------------------------------------------------
+
+    def _name_tested_later(self, node: cst.Attribute) -> tuple[cst.BaseExpression | None, cst.CSTNode | None]:
+        """``use_cuda = torch.cuda.is_available``: the name, and where it is tested, if nothing else is done with it."""
+        parent = self.parent(node)
+        if not isinstance(parent, cst.Assign) or parent.value is not node or len(parent.targets) != 1:
+            return None, None
+        target = parent.targets[0].target
+        if isinstance(target, cst.Name):
+            function = self.flow.function(node)
+            uses: list[cst.BaseExpression] = [
+                use for use in self.source.nodes_of(cst.Name) if use.value == target.value and use is not target
+            ]
+            if function is not None:
+                uses = [use for use in uses if self.flow.function(use) is function]
+        elif isinstance(target, cst.Attribute) and dotted(target.value) == "self":
+            uses = [
+                use
+                for use in self.source.nodes_of(cst.Attribute)
+                if use.attr.value == target.attr.value and use is not target
+            ]
+        else:
+            return None, None
+        tested = [use for use in uses if self._is_tested(use)]
+        return (target, tested[0]) if tested and len(tested) == len(uses) else (None, None)
+
+
+def _compared(node: cst.BaseExpression, comparison: cst.Comparison) -> str | None:
+    """How a function is compared with a number or another constant."""
+    if len(comparison.comparisons) != 1:
+        return None
+    target = comparison.comparisons[0]
+    other = target.comparator if comparison.left is node else comparison.left
+    constant = isinstance(other, cst.Integer | cst.Float) or dotted(other) in ("True", "False")
+    if isinstance(target.operator, cst.Equal | cst.NotEqual):
+        return UNEQUAL if constant else None
+    order = isinstance(target.operator, cst.LessThan | cst.LessThanEqual | cst.GreaterThan | cst.GreaterThanEqual)
+    return COMPARED if order and constant else None
+
+
+_CONTEXTS = frozenset(
+    {
+        "torch.no_grad",
+        "torch.inference_mode",
+        "torch.enable_grad",
+        "torch.set_grad_enabled",
+        "torch.autocast",
+        "torch.amp.autocast",
+        "torch.cuda.amp.autocast",
+        "torch.profiler.profile",
+    }
+)
+_NEEDS_ARGUMENTS = frozenset({"torch.set_grad_enabled", "torch.autocast", "torch.amp.autocast"})
+#: Functions of torch by their last word, and how many dots their names have at least.
+_FUNCTIONS = {
+    **dict.fromkeys(("is_available", "is_built", "is_initialized", "device_count", "is_bf16_supported"), 2),
+    **dict.fromkeys(("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_deterministic"), 1),
+    **dict.fromkeys(("is_scripting", "is_tracing", "is_compiling", "is_in_onnx_export"), 2),
+    **dict.fromkeys(("synchronize", "empty_cache", "barrier", "destroy_process_group", "current_device"), 2),
+    **{name.rpartition(".")[2]: 1 for name in _CONTEXTS},
+}
+#: Done for its effect, so that a statement of its own was meant to do it.
+_ACTIONS = frozenset(
+    "synchronize empty_cache barrier destroy_process_group eval train cuda cpu step zero_grad backward".split()
+)
+_METHODS = frozenset(
+    {"is_floating_point", "is_complex", "is_inference", "is_signed", "is_conj", "is_neg", *_ACTIONS}
+    | {name for name in table.METHODS if not name.startswith("_") and not name.endswith("_")}
+)
+#: What nothing but a tensor is asked for: a dtype and an array of numpy have none of these.
+_OF_TENSORS = frozenset("unsqueeze masked_fill permute detach expand new_zeros contiguous".split())
+_FLAGS = frozenset({"pin_memory", "enabled", "non_blocking", "drop_last"})
+_SKIPS = frozenset({"skipIf", "skipUnless", "skipif"})
