@@ -11,9 +11,9 @@ def is_expected(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether the code around ``node`` is made for the error: ``try:``, ``with pytest.raises(...):``."""
     child, parent = node, rule.parent(node)
     while parent is not None and not isinstance(parent, cst.FunctionDef | cst.ClassDef):
-        tried = isinstance(parent, cst.Try | cst.TryStar) and child is parent.body and bool(parent.handlers)
-        if tried and len(parent.body.body) <= _FEW:  # around a whole program it says nothing of this line
-            return True
+        if isinstance(parent, cst.Try | cst.TryStar) and child is parent.body:
+            # around a whole program it says nothing of this line
+            return bool(parent.handlers) and len(parent.body.body) <= _FEW
         if isinstance(parent, cst.With) and any("raises" in rule.code(item).lower() for item in parent.items):
             return True
         child, parent = parent, rule.parent(parent)

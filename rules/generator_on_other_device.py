@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.arguments import is_true
+from devlint.flow.names import dotted
+from devlint.flow.place import DIFFERENT, HOST, Place, from_string, relation
+from devlint.flow.value import DEVICE, GENERATOR, NONE, Value
+from devlint.rule import Rule
+from devlint.rules._errors import is_expected
+from devlint.rules._moves import short
+from devlint.rules._places import device_expression, where
+
+
+class GeneratorOnOtherDevice(Rule):
+    """Random numbers are drawn on one device with a generator that is on another.
+
+    ## What it does
+    Reports `generator=g` where `g` is on the host and the numbers are drawn on a device, or the other way round:
+    `torch.randn` and its kin, `x.normal_()` and other methods that draw, `torch.nn.init`, and `random_split`,
+    `DataLoader` and samplers, which draw on the host. Also
+
+    - `torch.randn(shape, generator=generator).to(device)` where the generator is handed in: a caller that makes it on
+      the device finds it refused;
+    - `DataLoader(data, shuffle=True)` under `torch.set_default_device("cuda")`: it makes a generator on the host and
+      draws on the default device.
+
+    ## Why is this bad
+    A generator belongs to one type of device, and no other draws with it: `Expected a 'cuda' device type for generator
+    but found 'cpu'`. `torch.Generator()` and `torch.manual_seed()` give one on the host, even where another default
+    device is set.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def noise(x: torch.Tensor, device, seed):
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(x.shape, generator=generator, device=device)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def noise(x: torch.Tensor, device, seed):
+        generator = torch.Generator(device=device).manual_seed(seed)
+        return torch.randn(x.shape, generator=generator, device=device)
+    ```
+
+    ## Fix safety
+    The fix makes the generator on the device, or draws where a generator that is handed in is and moves the result.
+    It is unsafe: each type of device gives other numbers for the same seed, and what else the generator is used for
+    has to be on that device, too.
+
+    ## Limits
+    Silent where the place of either is not known, and between two devices of one type, which torch allows. A generator
+    that is handed in is reported only where the function neither looks at its device nor says where it draws.
+
+    ## References
+    - [torch.Generator](https://pytorch.org/docs/stable/generated/torch.Generator.html)
+    - [Reproducibility](https://pytorch.org/docs/stable/notes/randomness.html)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def visit_Call(self, node: cst.Call) -> None:
+        given = next((arg for arg in node.args if arg.keyword is not None and arg.keyword.value == "generator"), None)
+        name = self.flow.name_of(node)
+        if given is None:
+            if name in _LOADERS:
+                self._loader(node)
+            return
+        drawn = self._drawn_on(node, name)
+        if drawn is None:
+            return
+        generator = self.flow.value(given.value)
+        place, what = drawn
+        if generator.kind == GENERATOR and _differ(generator.place, place):
+            self._report(node, given, generator, place, what)
+        elif place == HOST and name in table.FACTORIES:
+            self._handed_in(node, given)
+
+    def _drawn_on(self, node: cst.Call, name: str) -> tuple[Place, str] | None:
+        """Where a call draws, and what it is called."""
+        if name in table.FACTORIES or name in table.LIKE:
+            return self.flow.value(node).place, name
+        if name in _ON_THE_HOST:
+            if self.flow.calls("torch.set_default_device"):
+                return None
+            return HOST, name
+        if (name in _OF_TENSORS or name.startswith("torch.nn.init.")) and node.args:
+            return self.flow.value(node.args[0].value).place, name
+        if not name and isinstance(node.func, cst.Attribute) and node.func.attr.value in _METHODS:
+            receiver = self.flow.value(node.func.value)
+            return (receiver.place, node.func.attr.value) if receiver.holds_tensors else None
+        return None
+
+    def _report(self, node: cst.Call, given: cst.Arg, generator: Value, place: Place, what: str) -> None:
+        if is_expected(self, node):
+            return
+        code = short(self.code(given.value))
+        origin = generator.origin
+        notes = [self.note(origin, f"`{code}` is made here")] if origin is not None else []
+        self.report(
+            node,
+            f"`{what}` draws on {where(place)}, and `{code}` is on {where(generator.place)}",
+            notes=notes,
+            fix=self._fix(node, generator, place) if place.is_there else None,
+        )
+
+    def _fix(self, node: cst.Call, generator: Value, place: Place) -> Fix | None:
+        """``torch.Generator()`` with the device of what it is used for."""
+        made = generator.origin
+        if not isinstance(made, cst.Call) or made.args or self.flow.name_of(made) != "torch.Generator":
+            return None
+        if self.flow.function(made) is not self.flow.function(node):
+            return None
+        code = device_expression(self.flow, made, node, Value(DEVICE, place))
+        edit = self.add_argument(made, f"device={code}") if code is not None else None
+        return self.fix("make the generator there", edit, safe=False) if edit is not None else None
+
+    # a generator that is handed in --------------------------------------------------------------
+
+    def _handed_in(self, node: cst.Call, given: cst.Arg) -> None:
+        """``torch.randn(shape, generator=generator).to(device)``, in a function that takes the generator."""
+        function = self.flow.function(node)
+        name = dotted(given.value)
+        if function is None or name not in function.param_names or name in function.assigned:
+            return
+        # if generator.device.type != "cpu": raise ...
+        if function.attributes.get(name) or any(arg.keyword and arg.keyword.value == "device" for arg in node.args):
+            return
+        func = self.parent(node)
+        move = self.flow.move(self.parent(func)) if isinstance(func, cst.Attribute) else None
+        if move is None or move.target.kind not in ("device", "fixed", "param"):
+            return
+        param = next(param for param in function.params if param.name.value == name)
+        may_be_none = param.default is not None or (
+            param.annotation is not None and "None" in self.code(param.annotation)
+        )
+        edit = self.add_argument(node, f"device={name}.device" + f" if {name} is not None else None" * may_be_none)
+        self.report(
+            node,
+            f"`{name}` is handed in, and one that is on {where(move.target)} cannot draw on the host",
+            fix=self.fix("draw where the generator is", edit, safe=False) if edit is not None else None,
+        )
+
+    # under a default device ---------------------------------------------------------------------
+
+    def _loader(self, node: cst.Call) -> None:
+        """``DataLoader(data, shuffle=True)`` where the default device is an accelerator."""
+        calls = [call for call in self.flow.calls("torch.set_default_device") if call.args]
+        set_at = [call for call in calls if self.flow.value(call.args[0].value).kind != NONE]  # None: back to the host
+        if len(set_at) != 1:
+            return
+        function = self.flow.function(set_at[0])
+        if function is not None and function is not self.flow.function(node):
+            return
+        value = self.flow.value(set_at[0].args[0].value)
+        place = value.place if value.kind == DEVICE else from_string(value.text or "")
+        if not place.is_there or self.source.offsets(node)[0] < self.source.offsets(set_at[0])[0]:
+            return
+        given = {arg.keyword.value: arg.value for arg in node.args if arg.keyword is not None}
+        if "shuffle" not in given or not is_true(given["shuffle"]) or "sampler" in given or "batch_sampler" in given:
+            return
+        torch = dotted(set_at[0].func).removesuffix(".set_default_device")
+        code = self.code(set_at[0].args[0].value)
+        edit = self.add_argument(node, f"generator={torch}.Generator(device={code})")
+        self.report(
+            node,
+            f"the loader shuffles on the default device, {where(place)}, with a generator on the host",
+            notes=[self.note(set_at[0], "the default device is set here")],
+            fix=self.fix("give it a generator there", edit, safe=False) if edit is not None else None,
+        )
+
+
+def _differ(a: Place, b: Place) -> bool:
+    """Whether two places are devices of different types: `cuda:0` draws with a generator of `cuda:1`."""
+    types = [place.name.partition(":")[0] if place.kind == "fixed" else None for place in (a, b)]
+    return relation(a, b) == DIFFERENT and (None in types or types[0] != types[1])
+
+
+_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+_ON_THE_HOST = _LOADERS | {
+    "torch.utils.data.random_split",
+    "torch.utils.data.RandomSampler",
+    "torch.utils.data.SubsetRandomSampler",
+    "torch.utils.data.WeightedRandomSampler",
+}
+_OF_TENSORS = frozenset({"torch.bernoulli", "torch.multinomial", "torch.normal", "torch.poisson"})
+_METHODS = frozenset(
+    "normal_ uniform_ random_ bernoulli_ bernoulli cauchy_ exponential_ geometric_ log_normal_ multinomial".split()
+)

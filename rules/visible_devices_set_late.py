@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow.names import dotted
+from devlint.rule import Rule
+from devlint.rules._moves import short
+
+
+class VisibleDevicesSetLate(Rule):
+    """`CUDA_VISIBLE_DEVICES` is set after CUDA has read it.
+
+    ## What it does
+    Reports that `CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES` or `CUDA_DEVICE_ORDER` is set in `os.environ` after
+    CUDA was asked or used: `torch.cuda.is_available()`, `torch.cuda.get_device_name()`, `model.cuda()`.
+
+    ## Why is this bad
+    CUDA reads these variables once, when it is first used. `torch.cuda.is_available()` is a use: it asks the driver how
+    many devices there are. What is set afterwards changes nothing in this process, without a word: the script runs on
+    the devices that it was started with, often on the first one, which somebody else is using.
+
+    ## Example
+    ```python
+    import os
+
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    os.environ["CUDA_VISIBLE_DEVICES"] = "2"
+    ```
+
+    ## Use instead
+    ```python
+    import os
+
+    os.environ["CUDA_VISIBLE_DEVICES"] = "2"
+
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ```
+
+    ## Fix safety
+    No fix is offered. Set the variable before anything asks CUDA, best before `import torch` or outside of the program,
+    or choose with `torch.device("cuda:2")`.
+
+    ## Limits
+    Importing torch does not start CUDA, and neither do `torch.cuda.manual_seed()` and, where it can ask the driver's
+    management library, `torch.cuda.device_count()`: these are not counted. Silent where other processes are started
+    that get the variable, where it is put back, and where `PYTORCH_NVML_BASED_CUDA_CHECK` changes what
+    `is_available()` does. What other files do before is not seen.
+
+    Not proved by running: the driver reads the variable, and imaginary devices have none.
+
+    ## References
+    - [CUDA environment variables](https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables)
+    - [PYTORCH_NVML_BASED_CUDA_CHECK](https://pytorch.org/docs/stable/cuda_environment_variables.html)
+    """
+
+    group = "correctness"
+
+    def check(self) -> None:
+        text = self.source.text
+        if "_VISIBLE_DEVICES" not in text and "CUDA_DEVICE_ORDER" not in text:
+            return
+        if "PYTORCH_NVML_BASED_CUDA_CHECK" in text:
+            return
+        uses = None
+        for node, name in self._settings():
+            uses = self._uses() if uses is None else uses
+            first = next((use for use in uses if self._surely_before(use, node)), None)
+            if first is not None and not self._for_others(node):
+                self.report(
+                    node,
+                    f"`{name}` is set too late: CUDA has read it before",
+                    notes=[self.note(first, f"`{short(self.code(first))}` uses CUDA here")],
+                )
+
+    def _settings(self) -> list[tuple[cst.CSTNode, str]]:
+        """Where a variable is set in the environment of this process, and which."""
+        found: list[tuple[cst.CSTNode, str]] = []
+        for assign in self.source.nodes_of(cst.Assign):
+            target = assign.targets[0].target
+            if isinstance(target, cst.Subscript) and self._is_environ(target.value) and len(target.slice) == 1:
+                index = target.slice[0].slice
+                name = _text(index.value) if isinstance(index, cst.Index) else None
+                if name in _VARIABLES:
+                    found.append((assign, name))
+        for call in self.source.nodes_of(cst.Call):
+            func = self.flow.scope.qualified(call.func)
+            if func in ("os.putenv", "os.environ.setdefault") and len(call.args) == 2:
+                name = _text(call.args[0].value)
+            elif func == "os.environ.update" and call.args and isinstance(call.args[0].value, cst.Dict):
+                keys = [_text(e.key) for e in call.args[0].value.elements if isinstance(e, cst.DictElement)]
+                name = next((key for key in keys if key in _VARIABLES), None)
+            else:
+                continue
+            if name in _VARIABLES:
+                found.append((call, name))
+        return found
+
+    def _is_environ(self, node: cst.BaseExpression) -> bool:
+        return self.flow.scope.qualified(node) == "os.environ"
+
+    def _uses(self) -> list[cst.CSTNode]:
+        """What makes CUDA read its variables, in the order of the file."""
+        names = self.flow.facts.names
+        found: list[cst.CSTNode] = [call for call, name in names.items() if name in _USES]
+        found += [move.node for move in self.flow.facts.moves.values() if move.target.name.startswith("cuda")]
+        return sorted(found, key=lambda node: self.source.offsets(node)[0])
+
+    def _surely_before(self, use: cst.CSTNode, node: cst.CSTNode) -> bool:
+        """Whether ``use`` has run whenever ``node`` runs."""
+        home, place = self.flow.function(use), self.flow.function(node)
+        if home is not None and home is not place:
+            return False
+        if home is None and place is not None:
+            # def choose(gpu): os.environ[...] = gpu   is called above the use:  choose("0"); torch.cuda.is_available()
+            return self._always_runs(use, None) and not self._called_before(place.name, use)
+        return self.source.offsets(use)[1] <= self.source.offsets(node)[0] and self._always_runs(use, node)
+
+    def _always_runs(self, use: cst.CSTNode, node: cst.CSTNode | None) -> bool:
+        """Whether no branch that does not hold ``node``, too, decides on ``use``."""
+        around: set[cst.CSTNode] = set()
+        above = node
+        while above is not None:
+            around.add(above)
+            above = self.parent(above)
+        child, parent = use, self.parent(use)
+        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.Lambda):
+            # if torch.cuda.is_available(): os.environ[...] = gpu   asks first
+            decides = isinstance(parent, cst.If | cst.While | cst.IfExp) and child is not parent.test
+            decides = decides or isinstance(parent, cst.For | cst.Try | cst.ExceptHandler | cst.MatchCase)
+            decides = decides or (isinstance(parent, cst.BooleanOperation) and child is parent.right)
+            if decides and child not in around:
+                return False
+            child, parent = parent, self.parent(parent)
+        return not isinstance(parent, cst.Lambda)
+
+    def _called_before(self, name: str, use: cst.CSTNode) -> bool:
+        start = self.source.offsets(use)[0]
+        return any(
+            dotted(call.func).rpartition(".")[2] == name
+            for call in self.source.nodes_of(cst.Call)
+            if self.flow.function(call) is None and self.source.offsets(call)[0] < start
+        )
+
+    def _for_others(self, node: cst.CSTNode) -> bool:
+        """Whether the variable is for a process that is started, or is put back to what it was."""
+        if isinstance(self.enclosing(node, cst.Finally, cst.FunctionDef), cst.Finally):
+            return True
+        function = self.flow.function(node)
+        calls = [call for call in self.source.nodes_of(cst.Call) if self.flow.function(call) is function]
+        called = {self.flow.scope.qualified(call.func) for call in calls}
+        return any(word in name for name in called for word in _STARTERS)
+
+
+def _text(node: cst.BaseExpression) -> str | None:
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return value if isinstance(value, str) else None
+
+
+_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})
+_USES = frozenset(
+    f"torch.cuda.{name}"
+    for name in (
+        "is_available set_device current_device get_device_name get_device_properties get_device_capability init "
+        "synchronize mem_get_info current_stream"
+    ).split()
+)
+_STARTERS = ("subprocess", "Popen", "spawn", "os.system", "Process", "launch", "start_processes", "ray.")
