@@ -137,13 +137,13 @@ class GeneratorOnOtherDevice(Rule):
         if function.attributes.get(name) or any(arg.keyword and arg.keyword.value == "device" for arg in node.args):
             return
         func = self.parent(node)
-        move = self.flow.move(self.parent(func)) if isinstance(func, cst.Attribute) else None
+        call = self.parent(func) if isinstance(func, cst.Attribute) else None
+        move = self.flow.move(call) if call is not None else None
         if move is None or move.target.kind not in ("device", "fixed", "param"):
             return
         param = next(param for param in function.params if param.name.value == name)
-        may_be_none = param.default is not None or (
-            param.annotation is not None and "None" in self.code(param.annotation)
-        )
+        said = self.code(param.annotation) if param.annotation is not None else ""
+        may_be_none = param.default is not None or "None" in said
         edit = self.add_argument(node, f"device={name}.device" + f" if {name} is not None else None" * may_be_none)
         self.report(
             node,
