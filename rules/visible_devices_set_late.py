@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow.names import dotted
+from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._moves import short
 
@@ -111,13 +112,19 @@ class VisibleDevicesSetLate(Rule):
 
     def _surely_before(self, use: cst.CSTNode, node: cst.CSTNode) -> bool:
         """Whether ``use`` has run whenever ``node`` runs."""
-        home, place = self.flow.function(use), self.flow.function(node)
+        home, place = self._runs_in(use), self.flow.function(node)
         if home is not None and home is not place:
             return False
         if home is None and place is not None:
             # def choose(gpu): os.environ[...] = gpu   is called above the use:  choose("0"); torch.cuda.is_available()
             return self._always_runs(use, None) and not self._called_before(place.name, use)
         return self.source.offsets(use)[1] <= self.source.offsets(node)[0] and self._always_runs(use, node)
+
+    def _runs_in(self, node: cst.CSTNode) -> Function | None:
+        """The function that a node runs in: a default, ``device=pick()``, runs where the function is defined."""
+        parameters = self.enclosing(node, cst.Parameters, cst.FunctionDef)
+        function = self.flow.function(node)
+        return function.outer if function is not None and isinstance(parameters, cst.Parameters) else function
 
     def _always_runs(self, use: cst.CSTNode, node: cst.CSTNode | None) -> bool:
         """Whether no branch that does not hold ``node``, too, decides on ``use``."""
@@ -127,7 +134,7 @@ class VisibleDevicesSetLate(Rule):
             around.add(above)
             above = self.parent(above)
         child, parent = use, self.parent(use)
-        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.Lambda):
+        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.Lambda | cst.Parameters):
             # if torch.cuda.is_available(): os.environ[...] = gpu   asks first
             decides = isinstance(parent, cst.If | cst.While | cst.IfExp) and child is not parent.test
             decides = decides or isinstance(parent, cst.For | cst.Try | cst.ExceptHandler | cst.MatchCase)

@@ -459,6 +459,7 @@ def test_every_rule_has_advice():
         "discarded-move",
         "invalid-device-argument",
         "load-without-map-location",
+        "move-override-skipped",
         "uncalled-function",
         "visible-devices-set-late",
     }

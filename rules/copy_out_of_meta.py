@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.facts import Move
+from devlint.flow.names import dotted
+from devlint.flow.value import MODULE, TENSOR, UNKNOWN_KIND
+from devlint.rule import Rule
+from devlint.rules._errors import is_expected
+from devlint.rules._moves import destination
+
+
+class CopyOutOfMeta(Rule):
+    """What was made on the meta device is moved, and has no data to copy.
+
+    ## What it does
+    Reports `.to(device)`, `.cuda()` and `.cpu()` on a module or tensor that was made under `torch.device("meta")` or
+    `init_empty_weights()`, or with `device="meta"`, before anything gave it data.
+
+    ## Why is this bad
+    The meta device keeps shapes and types, and no values: `Cannot copy out of meta tensor; no data!`. `to_empty` makes
+    uninitialised memory on the device instead; weights are loaded afterwards, or before with
+    `load_state_dict(state, assign=True)`. Without `assign=True`, what is loaded into a meta parameter is dropped.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+
+    def build(state, device):
+        with torch.device("meta"):
+            model = nn.Linear(1024, 1024)
+        model.to(device)
+        model.load_state_dict(state)
+        return model
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    def build(state, device):
+        with torch.device("meta"):
+            model = nn.Linear(1024, 1024)
+        model.to_empty(device=device)
+        model.load_state_dict(state)
+        return model
+    ```
+
+    ## Fix safety
+    The fix calls `to_empty`. It is unsafe: the memory is not initialised, so that weights have to be loaded afterwards,
+    and buffers that are not in the state have to be filled. There is none for a tensor.
+
+    ## Limits
+    Silent where anything in between may have given the module data: another function that takes it, a method of its
+    own, a loop over its parameters, `load_state_dict(..., assign=True)`, `from_pretrained`. What one function makes and
+    another moves is not seen.
+
+    ## References
+    - [Meta device](https://pytorch.org/docs/stable/meta.html)
+    - [torch.nn.Module.to_empty](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to_empty)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        if "meta" not in self.source.text and "init_empty_weights" not in self.source.text:
+            return
+        for move in self.flow.facts.moves.values():
+            if move.target.kind in ("host", "device", "fixed", "param"):
+                self._moved(move)
+
+    def _moved(self, move: Move) -> None:
+        made = self._made_empty(move)
+        if made is None or is_expected(self, move.node):
+            return
+        name = self.code(move.receiver)
+        self.report(
+            move.node,
+            f"`{name}` has no data to copy to {destination(self, move)}: it is on the meta device",
+            notes=[self.note(made, "it is made without data here")],
+            fix=self._fix(move) if move.value.kind != TENSOR else None,
+        )
+
+    def _fix(self, move: Move) -> Fix | None:
+        if move.how != "to" or len(move.node.args) != 1 or move.target_node is None:
+            target = '"cuda"' if move.how == "cuda" and not move.node.args else None
+        else:
+            target = self.code(move.target_node)
+        if target is None or not isinstance(move.node.func, cst.Attribute):
+            return None
+        start, _ = self.source.offsets(move.node.func.attr)
+        _, end = self.source.offsets(move.node)
+        return self.fix("use `to_empty`", self.replace_between(start, end, f"to_empty(device={target})"), safe=False)
+
+    def _made_empty(self, move: Move) -> cst.CSTNode | None:
+        """Where the receiver was put on the meta device, if it surely is there."""
+        value = move.value
+        if value.kind == TENSOR:
+            return value.origin if value.place.kind == "meta" else None
+        if value.kind not in (MODULE, UNKNOWN_KIND) or self.flow.function(move.node) is None:
+            return None
+        name = dotted(move.receiver)
+        if not name:
+            return None
+        made = value.origin if value.place.kind == "meta" else self._made_under_meta(name, move)
+        return made if made is not None and self._stays_empty(name, made, move.node) else None
+
+    def _made_under_meta(self, name: str, move: Move) -> cst.CSTNode | None:
+        """``with torch.device("meta"): model = Net()``, the last thing that the name was bound to before the move."""
+        last: cst.Assign | None = None
+        limit = self.source.offsets(move.node)[0]
+        function = self.flow.function(move.node)
+        for assign in self.source.nodes_of(cst.Assign):
+            bound = any(dotted(target.target) == name for target in assign.targets)
+            if bound and self.source.offsets(assign)[1] < limit and self.flow.function(assign) is function:
+                last = assign
+        if last is None or not isinstance(last.value, cst.Call) or not _makes_module(last.value):
+            return None
+        above = self.parent(last)
+        while above is not None and not isinstance(above, cst.FunctionDef | cst.If | cst.For | cst.Try):
+            if isinstance(above, cst.With) and any(self._is_meta(item.item) for item in above.items):
+                return last.value
+            above = self.parent(above)
+        return None
+
+    def _is_meta(self, node: cst.BaseExpression) -> bool:
+        if isinstance(node, cst.Call) and self.flow.name_of(node) in _EMPTY:
+            # init_empty_weights(include_buffers=False)  leaves the parameters empty all the same
+            return True
+        return self.flow.value(node).place.kind == "meta"
+
+    def _stays_empty(self, name: str, made: cst.CSTNode, move: cst.CSTNode) -> bool:
+        """Whether nothing between the two may have given it data."""
+        start, end = self.source.offsets(made)[1], self.source.offsets(move)[0]
+        kind = cst.Name if "." not in name else cst.Attribute
+        for use in self.source.nodes_of(kind):
+            if dotted(use) == name and start <= self.source.offsets(use)[0] < end and not self._is_harmless(use):
+                return False
+        return True
+
+    def _is_harmless(self, use: cst.CSTNode) -> bool:
+        func = self.parent(use)
+        if isinstance(func, cst.AssignTarget):
+            return True
+        call = self.parent(func) if isinstance(func, cst.Attribute) else None
+        if not isinstance(func, cst.Attribute) or not isinstance(call, cst.Call) or call.func is not func:
+            return False
+        if func.attr.value == "load_state_dict":
+            # model.load_state_dict(state, assign=True)
+            return all(not arg.star and (arg.keyword is None or arg.keyword.value != "assign") for arg in call.args)
+        if func.attr.value in ("parameters", "buffers"):
+            # for p in model.parameters(): p.data = ...
+            return not isinstance(self.parent(call), cst.For)
+        return func.attr.value in _KEEPS_EMPTY
+
+
+def _makes_module(call: cst.Call) -> bool:
+    """A class, or a configuration made into a model."""
+    last = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+    return last in ("from_config", "_from_config") or (last[:1].isupper() and not last.isupper())
+
+
+_EMPTY = frozenset({"accelerate.init_empty_weights", "accelerate.big_modeling.init_empty_weights"})
+_KEEPS_EMPTY = frozenset("eval train half bfloat16 float requires_grad_ state_dict to".split())
