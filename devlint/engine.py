@@ -18,7 +18,7 @@ from devlint.finding import BUILT_IN, INTERNAL_ERROR, SYNTAX_ERROR, UNUSED_IGNOR
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.flow.index import ProjectIndex
+    from devlint.flow.index import Fact, View
 
 #: A file whose bytes hold none of these names no framework and needs no parse.
 FRAMEWORKS = (b"torch",)
@@ -29,20 +29,20 @@ _NAMES = (*FRAMEWORKS, *(b"\0".join(bytes([byte]) for byte in name) for name in 
 
 @dataclass
 class Checked:
-    """What one check gave: findings, the summaries of other files it used, seconds by phase and rule."""
+    """What one check gave: findings, the facts of other files they rest on, seconds by phase and rule."""
 
     findings: list[Finding]
-    used: tuple[str, ...] = ()
+    used: tuple[Fact, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def check(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None = None) -> list[Finding]:
+def check(raw: bytes, path: str, settings: Settings, project: View | None = None) -> list[Finding]:
     """The findings in ``raw``, sorted by place, with ignore comments applied.
 
     Never raises for what the file holds: bytes that are not Python give one ``syntax-error``, and a
     fault of devlint's own gives one ``internal-error`` that asks for a report.
     """
-    return inspect(raw, path, settings, index).findings
+    return inspect(raw, path, settings, project).findings
 
 
 def relevant(raw: bytes) -> bool:
@@ -50,7 +50,7 @@ def relevant(raw: bytes) -> bool:
     return any(name in raw for name in _NAMES) or b"devlint:" in raw
 
 
-def inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None = None) -> Checked:
+def inspect(raw: bytes, path: str, settings: Settings, project: View | None = None) -> Checked:
     """:func:`check`, with what the cache and ``--timing`` need besides."""
     if not relevant(raw):
         return Checked([])
@@ -58,12 +58,12 @@ def inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | Non
 
     with _collector_off(), deep_recursion():
         try:
-            return _inspect(raw, path, settings, index)
+            return _inspect(raw, path, settings, project)
         except Exception as error:
             return Checked([_internal_error(error)])
 
 
-def _inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None) -> Checked:
+def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) -> Checked:
     from devlint.flow import Flow
     from devlint.rule import discover
     from devlint.source import Source, SourceError
@@ -85,7 +85,7 @@ def _inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | No
         found = [Finding(SYNTAX_ERROR, *BUILT_IN[SYNTAX_ERROR], error.reason, place)]
         return Checked(found if SYNTAX_ERROR in enabled else [])
     lap("parse")
-    flow = Flow(source, index)
+    flow = Flow(source, project)
     lap("flow")
     findings: list[Finding] = []
     for name, kind in discover().items():
@@ -102,7 +102,7 @@ def _inspect(raw: bytes, path: str, settings: Settings, index: ProjectIndex | No
     findings = suppress.apply(source, findings, enabled, unused=UNUSED_IGNORE in enabled)
     findings.sort(key=lambda f: (f.span, f.rule, f.message))
     lap("suppress")
-    return Checked(findings, flow.used_summaries, seconds)
+    return Checked(findings, flow.facts_used, seconds)
 
 
 def _internal_error(error: Exception) -> Finding:

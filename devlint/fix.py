@@ -22,7 +22,7 @@ from devlint.finding import Finding
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.flow.index import ProjectIndex
+    from devlint.flow.index import View
 
 _ROUNDS = 10
 _BARE_NEWLINE = re.compile(r"(?<!\r)\n")
@@ -44,11 +44,11 @@ class Fixed:
     refused: tuple[str, ...]
 
 
-def fix(raw: bytes, path: str, settings: Settings, *, unsafe: bool, index: ProjectIndex | None = None) -> Fixed:
+def fix(raw: bytes, path: str, settings: Settings, *, unsafe: bool, project: View | None = None) -> Fixed:
     """Apply safe fixes, and with ``unsafe`` the others too, until nothing changes."""
     from devlint import engine
 
-    findings = engine.check(raw, path, settings, index)
+    findings = engine.check(raw, path, settings, project)
     applied: list[Finding] = []
     refused: list[str] = []
     history: list[tuple[bytes, int]] = []  # each round's text, and how many fixes had led there
@@ -75,7 +75,7 @@ def fix(raw: bytes, path: str, settings: Settings, *, unsafe: bool, index: Proje
                 f"the fixes of {_rules(applied[before[0] :])} undo each other and were left out; please report it"
             ]
             applied = applied[: before[0]]
-        findings = engine.check(raw, path, settings, index)
+        findings = engine.check(raw, path, settings, project)
         if before:
             break
     return Fixed(raw, tuple(applied), tuple(findings), tuple(refused))

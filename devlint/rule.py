@@ -73,8 +73,35 @@ class Rule:
         """Report a fault at ``node``. The message is lower case, has no full stop, and puts code in backticks."""
         if fix is not None and not self.source.writable:
             fix = None
-        finding = Finding(self.name, self.group, GROUPS[self.group], message, self.source.span(node), tuple(notes), fix)
+        span, told = self.source.span(node), tuple(notes)
+        told += self._learned_elsewhere(node, span, told)
+        finding = Finding(self.name, self.group, GROUPS[self.group], message, span, told, fix)
         self._findings[finding] = None
+
+    def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:
+        """Notes on definitions in other files without which what is reported, or noted, would not be known."""
+        from devlint.flow.elsewhere import Elsewhere
+
+        flow = self.flow
+        if flow.project is None:
+            return ()
+        places = [span, *(note.span for note in notes)]
+        found = []
+        for learned, source in flow.learned.items():
+            at = self.source.span(learned)
+            if any(_covers(place, at) for place in places):
+                found.append((source, "defined here"))
+        function = flow.function(node)
+        base = function.cls.learned_from if function is not None and function.cls is not None else None
+        definition = flow.definition(base) if base is not None else None
+        if function is not None and function.cls is not None and definition is not None:
+            row = flow.project.row(definition)
+            source = Elsewhere(definition.path, row, definition.name)
+            found.append((source, f"a module, and so is `{function.cls.name}`"))
+        return tuple(
+            Note(f"`{source.name}` is {what}", Span(source.row, 1, source.row, 1), flow.project.shown(source.path))
+            for source, what in dict(found).items()
+        )
 
     @property
     def findings(self) -> list[Finding]:
@@ -225,6 +252,11 @@ class Rule:
 
     def code(self, node: cst.CSTNode) -> str:
         return self.source.code(node)
+
+
+def _covers(outer: Span, inner: Span) -> bool:
+    start, end = (outer.row, outer.column), (outer.end_row, outer.end_column)
+    return start <= (inner.row, inner.column) and (inner.end_row, inner.end_column) <= end
 
 
 def _is_expression(node: cst.CSTNode) -> bool:

@@ -11,11 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from devlint.cache import Cache, folder_for, generation, key
+from devlint.cache import Cache, Fact, Seen, folder_for, generation, key
 from devlint.config import Settings
 from devlint.files import File, unreadable
 from devlint.finding import INTERNAL_ERROR, Finding
+
+if TYPE_CHECKING:
+    from devlint.flow.index import ProjectIndex
 
 # Below this many bytes a pool costs more than it saves.
 _SERIAL_BYTES = 150_000
@@ -87,7 +91,8 @@ class _Done:
     findings: list[Finding] = field(default_factory=list)
     applied: tuple[Finding, ...] = ()
     refused: tuple[str, ...] = ()
-    used: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    around: dict[str, Seen] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     problem: str | None = None
     cacheable: bool = False
@@ -122,7 +127,7 @@ def run_text(raw: bytes, file: File, plan: Plan) -> Outcome:
     outcome = Outcome()
     results: dict[str, list[Finding]] = {}
     _load_rules()
-    done = _process(_Done(file, before=raw, after=raw), plan)
+    done = _process(_Done(file, before=raw, after=raw), plan, _new_index())
     without = Plan(plan.action, False, plan.unsafe, False)
     _settle(done, without, _Caches(without, outcome), results, outcome)
     outcome.checked = len(results)
@@ -143,6 +148,7 @@ class _Caches:
     def __init__(self, plan: Plan, outcome: Outcome) -> None:
         self._on, self._outcome = plan.use_cache, outcome
         self._open: dict[Settings, Cache] = {}
+        self._index: ProjectIndex | None = None
 
     def get(self, settings: Settings) -> Cache | None:
         if not self._on:
@@ -150,8 +156,13 @@ class _Caches:
         if settings not in self._open:
             folder = folder_for(settings)
             self._outcome.notes.append(f"cache: {folder}")
-            self._open[settings] = Cache(folder, generation(settings), self._outcome.notes.append)
+            self._open[settings] = Cache(folder, generation(settings), self._outcome.notes.append, self._answer)
         return self._open[settings]
+
+    def _answer(self, path: str, question: str) -> str:
+        if self._index is None:
+            self._index = _new_index()
+        return self._index.answer(path, question)
 
     def save(self) -> None:
         for cache in self._open.values():
@@ -204,34 +215,42 @@ def _read(path: str) -> tuple[os.stat_result, bytes]:
 # one file -------------------------------------------------------------------------------------------
 
 
-def _process_file(file: File, plan: Plan) -> _Done:
+def _new_index() -> ProjectIndex:
+    from devlint.flow.index import ProjectIndex
+
+    return ProjectIndex()
+
+
+def _process_file(file: File, plan: Plan, index: ProjectIndex) -> _Done:
     try:
         stat, raw = _read(file.path)
     except OSError as error:
         return _Done(file, problem=unreadable(file.name, error))
     done = _Done(file, key(raw, file.name, file.settings.ignored_for(file.path)), stat, raw, raw)
-    return _process(done, plan)
+    return _process(done, plan, index)
 
 
-def _process(done: _Done, plan: Plan) -> _Done:
+def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
     from devlint import engine
 
     file, raw = done.file, done.before
     try:
-        checked = engine.inspect(raw, file.name, file.settings)
-        done.findings, done.used, done.seconds = checked.findings, tuple(checked.used), checked.seconds
+        project = index.view(file.path, file.name)
+        checked = engine.inspect(raw, file.name, file.settings, project)
+        done.findings, done.facts, done.seconds = checked.findings, checked.used, checked.seconds
+        done.around = index.seen({fact.path for fact in checked.used})
         if not any(plan.applies(finding, file.settings) for finding in done.findings):
             done.cacheable = not any(finding.rule == INTERNAL_ERROR for finding in done.findings)
         elif plan.action == "fix":
             from devlint import fix
 
-            fixed = fix.fix(raw, file.name, file.settings, unsafe=plan.allows_unsafe(file.settings))
+            fixed = fix.fix(raw, file.name, file.settings, unsafe=plan.allows_unsafe(file.settings), project=project)
             done.after, done.findings = fixed.raw, list(fixed.remaining)
             done.applied, done.refused = tuple(fixed.applied), tuple(fixed.refused)
         else:
             from devlint import suppress
 
-            done.after = suppress.add_ignores(raw, file.name, file.settings)
+            done.after = suppress.add_ignores(raw, file.name, file.settings, project)
             if done.after == raw:
                 finding = done.findings[0]
                 place = f"{file.name}:{finding.span.row}:{finding.span.column}"
@@ -258,14 +277,14 @@ def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Fi
         if plan.write and not _write(done, outcome):
             from devlint import engine
 
-            findings = engine.check(done.before, file.name, file.settings)
+            findings = engine.check(done.before, file.name, file.settings, _new_index().view(file.path, file.name))
         else:
             outcome.changes.append(Change(file, done.before, done.after))
             outcome.applied += [(file, finding) for finding in done.applied]
     elif done.cacheable:
         cache = caches.get(file.settings)
         if cache is not None and done.stat is not None:
-            cache.put(done.key, findings, done.used)
+            cache.put(done.key, findings, done.facts, done.around)
             cache.seen(file.name, done.stat, done.key)
     results[file.path] = findings
 
@@ -308,8 +327,9 @@ def _process_all(pending: list[tuple[File, int]], plan: Plan) -> Iterator[_Done]
     _load_rules()
     jobs = min(plan.jobs or available_cpus(), len(pending), 61)  # Windows waits for 61 processes at most
     if jobs < 2 or sum(size for _, size in pending) < _SERIAL_BYTES:
+        index = _new_index()
         for file, _ in pending:
-            yield _process_file(file, plan)
+            yield _process_file(file, plan, index)
         return
     lost: list[File] = []
     yield from _pooled(_chunks(pending), plan, jobs, lost)
@@ -387,11 +407,17 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_index: ProjectIndex | None = None  # of a worker, for all of its files
+
+
 def _start_worker() -> None:
     import signal
 
+    global _index
+    _index = _new_index()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to every process: the first one handles it
 
 
 def _process_chunk(chunk: Iterable[File], plan: Plan) -> list[_Done]:
-    return [_process_file(file, plan) for file in chunk]
+    assert _index is not None
+    return [_process_file(file, plan, _index) for file in chunk]

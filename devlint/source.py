@@ -70,6 +70,11 @@ class Source:
         except UnicodeEncodeError:
             return False
 
+    def forget(self) -> None:
+        """Let go of the tree."""
+        self.module = cst.Module(())
+        self.parents, self.nodes = {}, {}
+
     def encode(self, text: str) -> bytes:
         """``text`` as bytes of this file: its byte-order mark and its encoding."""
         return self.bom + text.encode(self.encoding)

@@ -29,7 +29,7 @@ from devlint.finding import GROUPS, Edit, Finding, Fix
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.flow.index import ProjectIndex
+    from devlint.flow.index import View
     from devlint.source import Source
 
 _MARK = "devlint:"
@@ -115,7 +115,7 @@ def apply(source: Source, findings: list[Finding], enabled: frozenset[str], *, u
     return kept
 
 
-def add_ignores(raw: bytes, path: str, settings: Settings, index: ProjectIndex | None = None) -> bytes:
+def add_ignores(raw: bytes, path: str, settings: Settings, project: View | None = None) -> bytes:
     """The file with a comment for every finding, so that a second check is clean.
 
     A comment goes on the finding's own line or into an ignore comment that is there; where that line cannot hold one
@@ -127,7 +127,7 @@ def add_ignores(raw: bytes, path: str, settings: Settings, index: ProjectIndex |
     from devlint.source import Source
 
     for _ in range(3):  # a comment that now silences a line may leave another one unused
-        findings = check(raw, path, settings, index)
+        findings = check(raw, path, settings, project)
         if not findings or any(f.rule in (SYNTAX_ERROR, INTERNAL_ERROR) for f in findings):
             return raw
         source = Source(raw, path)

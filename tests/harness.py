@@ -27,6 +27,7 @@ from devlint import engine
 from devlint.config import Selection, Settings
 from devlint.finding import Finding
 from devlint.flow import Flow
+from devlint.flow.index import ProjectIndex, View
 from devlint.source import Source, line_starts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,6 +93,13 @@ class Fixture:
     @property
     def rule(self) -> str:
         return self.file.relative_to(FIXTURES).parts[0]
+
+    @property
+    def project(self) -> View | None:
+        """The files around it, where it is one of several in a folder of a case."""
+        depth = len(self.file.relative_to(FIXTURES).parts)
+        case = self.file.parents[depth - 3] if depth > 2 else None
+        return ProjectIndex(str(case)).view(str(self.file)) if case is not None else None
 
     @property
     def fixed_file(self) -> Path:
@@ -166,7 +174,7 @@ def safety(finding: Finding) -> str:
 def check(fixture: Fixture, raw: bytes | None = None, rules: Collection[str] | None = None) -> list[Finding]:
     """The findings in the fixture (or in ``raw`` in its place) with its rules (or with ``rules``)."""
     raw = fixture.raw if raw is None else raw
-    return engine.check(raw, str(fixture.file), only(fixture.rules if rules is None else rules))
+    return engine.check(raw, str(fixture.file), only(fixture.rules if rules is None else rules), fixture.project)
 
 
 def compare(fixture: Fixture, findings: list[Finding]) -> str:
@@ -188,7 +196,7 @@ def compare(fixture: Fixture, findings: list[Finding]) -> str:
 def compare_reveals(fixture: Fixture) -> str:
     """How the flow's answers and the ``reveals`` markers differ; empty where they agree."""
     source = Source(fixture.raw, str(fixture.file))
-    flow = Flow(source, None)
+    flow = Flow(source, fixture.project)
     answers: dict[int, list[str]] = {}
     for call in source.nodes_named("Call"):
         assert isinstance(call, cst.Call)

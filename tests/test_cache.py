@@ -10,6 +10,7 @@ from devlint import cache
 from devlint.cache import Cache, clear, generation, key
 from devlint.config import Selection, Settings
 from devlint.finding import Edit, Finding, Fix, Note, Span
+from devlint.state import state_at
 
 FINDING = Finding(
     "discarded-move",
@@ -66,11 +67,16 @@ def test_any_finding_survives_json(found: list[Finding]) -> None:
 
 
 def test_a_finding_that_rests_on_another_file_is_kept_only_while_that_says_the_same(tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    aged(other)
     opened = open_cache(tmp_path)
-    opened.put("k", [FINDING], used=("digest-a", "digest-b"))
-    assert opened.get("k") is None
-    assert opened.get("k", {"digest-a"}) is None
-    assert opened.get("k", {"digest-a", "digest-b", "digest-c"}) == [FINDING]
+    opened.put("k", [FINDING], [(str(other), "names f", "def")], {str(other): (state_at(str(other)), "")})
+    opened.save()
+    assert open_cache(tmp_path).get("k") == [FINDING]
+    other.write_text("changed")
+    assert open_cache(tmp_path).get("k") is None
+    same = Cache(str(tmp_path / "c"), "g", print, lambda path, question: "def")
+    assert same.get("k") == [FINDING]
 
 
 def test_the_key_changes_with_content_name_and_what_is_ignored_there() -> None:

@@ -115,8 +115,9 @@ def _crlf(raw: bytes) -> bytes:
 def _fix(fixture: Fixture, raw: bytes) -> tuple[bytes, bool]:
     """The fixture after all its fixes, and whether fixing again leaves it alone."""
     settings = only(fixture.rules)
-    fixed = fix(raw, str(fixture.file), settings, unsafe=True).raw
-    return fixed, fix(fixed, str(fixture.file), settings, unsafe=True).raw == fixed
+    fixed = fix(raw, str(fixture.file), settings, unsafe=True, project=fixture.project).raw
+    again = fix(fixed, str(fixture.file), settings, unsafe=True, project=fixture.project).raw
+    return fixed, again == fixed
 
 
 def _append_comment(fixture: Fixture, row: int, comment: str) -> bytes | None:

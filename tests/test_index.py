@@ -1,45 +1,319 @@
-"""Findings may rest on summaries of other files, and say on which."""
+"""What is known of other files: how names are found there, what findings rest on, and when those are made anew."""
 
 from __future__ import annotations
 
+import os
+import random
 from pathlib import Path
+
+import pytest
 
 from devlint import engine
 from devlint.cache import Cache
 from devlint.config import Settings
-from devlint.flow.index import ProjectIndex, Summary
+from devlint.files import File
+from devlint.finding import Finding
+from devlint.flow import Flow
+from devlint.flow.index import Definition, ProjectIndex, View
+from devlint.run import Outcome, Plan, run
+from devlint.source import Source
 
-CODE = b"""\
-import torch
-from project.masks import causal
-import project.noise as noise
-
-
-def forward(x):
-    return x + causal(3) + noise.draw(3)
-"""
-
-CAUSAL = Summary({"returns": "host"}, "digest of causal")
-DRAW = Summary({"returns": "host"}, "digest of draw")
-OTHER = Summary({"returns": "host"}, "digest of something else")
+HELPER = "import torch\n\n\ndef made(n):\n    return torch.zeros(n)\n\n\ndef other(n):\n    return n\n"
+USER = "import torch\nfrom helper import made\n\n\ndef main(x):\n    y = x.cuda()\n    return torch.cat([y, made(3)])\n"
 
 
-def index(**more: Summary) -> ProjectIndex:
-    return ProjectIndex({"project.masks.causal": CAUSAL, "project.noise.draw": DRAW, **more})
+def write(root: Path, **files: str) -> Path:
+    """Files by dotted name, in a project; all of them old enough to be known by their state."""
+    (root / "pyproject.toml").touch()
+    for name, content in files.items():
+        path = root / (name.replace(".", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        os.utime(path, (1e9, 1e9))
+    for folder in (root, *(each for each in root.rglob("*") if each.is_dir())):
+        os.utime(folder, (1e9, 1e9))
+    return root
 
 
-def test_a_check_names_the_summaries_it_asked_for_and_no_others() -> None:
-    checked = engine.inspect(CODE, "a.py", Settings(), index(**{"project.other": OTHER}))
-    assert checked.used == (CAUSAL.digest, DRAW.digest)
+def found(view: View, name: str) -> str | None:
+    """The file and name that a name leads to."""
+    definition = view.find(name)
+    return f"{Path(definition.path).stem}.{definition.name}" if definition is not None else None
 
 
-def test_a_check_without_an_index_rests_on_nothing_but_the_file() -> None:
-    assert engine.inspect(CODE, "a.py", Settings()).used == ()
+def view(root: Path, name: str) -> View:
+    return ProjectIndex().view(str(root / (name.replace(".", "/") + ".py")))
 
 
-def test_cached_findings_count_only_while_every_summary_they_used_is_unchanged(tmp_path: Path) -> None:
-    cache = Cache(str(tmp_path), "generation", note=print)
-    cache.put("key", [], engine.inspect(CODE, "a.py", Settings(), index()).used)
-    assert cache.get("key", index().digests) == []
-    changed = index(**{"project.masks.causal": Summary({"returns": "device"}, "another digest")})
-    assert cache.get("key", changed.digests) is None
+# names ----------------------------------------------------------------------------------------------
+
+
+def test_relative_names_are_looked_for_from_the_file_s_package(tmp_path: Path) -> None:
+    write(
+        tmp_path, **{"a.__init__": "", "a.b.__init__": "", "a.b.c": "", "a.d": "def f(): ...", "a.b.e": "class C: ..."}
+    )
+    at = view(tmp_path, "a.b.c")
+    assert found(at, "..d.f") == "d.f"
+    assert found(at, ".e.C") == "e.C"
+    assert found(at, ".d.f") is None
+    assert found(at, "....d.f") is None
+
+
+def test_absolute_names_are_looked_for_beside_scripts_in_the_root_and_in_src(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        **{
+            "scripts.train": "",
+            "scripts.common": "def f(): ...",
+            "flat.__init__": "def g(): ...",
+            "src.deep.__init__": "",
+            "src.deep.inner.__init__": "from .code import h",
+            "src.deep.inner.code": "def h(): ...",
+            "space.part.code": "def k(): ...",
+        },
+    )
+    at = view(tmp_path, "scripts.train")
+    assert found(at, "common.f") == "common.f"
+    assert found(at, "flat.g") == "__init__.g"
+    assert found(at, "deep.inner.h") == "code.h"
+    assert found(at, "space.part.code.k") == "code.k"
+    assert found(view(tmp_path, "src.deep.inner.code"), "deep.inner.code.h") == "code.h"
+    assert at.resolve("elsewhere.f") == "elsewhere.f"
+
+
+def test_names_are_followed_through_re_exports_aliases_and_stars(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        **{
+            "main": "",
+            "p.__init__": "from .one import f as g\nfrom .two import *\nfrom torch import zeros as made",
+            "p.one": "def f(): ...",
+            "p.two": "from .three import *\n__all__ = ['k']",
+            "p.three": "def k(): ...\ndef _hidden(): ...",
+        },
+    )
+    at = view(tmp_path, "main")
+    assert found(at, "p.g") == "one.f"
+    assert found(at, "p.k") == "three.k"
+    assert at.resolve("p.made") == "torch.zeros"
+    assert list(at.starred("p.two")) == ["k"]
+    assert set(at.starred("p.three")) == {"k"}
+    assert {"g", "k", "made"} <= set(at.starred("p"))
+
+
+def test_a_package_s_own_name_comes_before_a_module_of_that_name(tmp_path: Path) -> None:
+    write(tmp_path, **{"main": "", "p.__init__": "from .f import f", "p.f": "def f(): ...\ndef g(): ..."})
+    at = view(tmp_path, "main")
+    assert found(at, "p.f") == "f.f"
+    assert found(at, "p.f.g") == "f.g"
+
+
+def test_what_is_bound_more_than_once_is_not_known(tmp_path: Path) -> None:
+    twice = "def f(): ...\ndef f(): ...\ntry:\n    from a import g\nexcept ImportError:\n    def g(): ...\n"
+    write(tmp_path, main="", twice=twice, over="@overload\ndef f(): ...\ndef f(): ...\n")
+    at = view(tmp_path, "main")
+    assert found(at, "twice.f") is None
+    assert found(at, "twice.g") is None
+    assert found(at, "over.f") == "over.f"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a": "from b import f", "b": "from a import f"},
+        {"a": "from b import *", "b": "from a import *"},
+        {"a": "import a", "b": "from . import b"},
+        {"a.__init__": "from . import *", "a.f": ""},
+        {"a": "def f(:", "b": "\0"},
+        {"a": "from a.f import f", "b": "class f(f): ..."},
+    ],
+)
+def test_rings_and_files_that_are_no_python_lead_nowhere(tmp_path: Path, files: dict[str, str]) -> None:
+    write(tmp_path, main="", **files)
+    at = view(tmp_path, "main")
+    for name in ("a.f", "a.f.f", ".a.f", "b.f", "a.b.c.d", "..", "."):
+        at.find(name)
+        at.ancestry(name)
+        at.holder(name, "x")
+    list(at.starred("a"))
+    assert found(at, "a.f") is None
+
+
+def test_the_bases_of_a_class_are_followed_through_files(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        main="from p import Net",
+        **{
+            "p.__init__": "from .net import Net",
+            "p.net": "from . import base as b\nclass Net(b.Base): ...",
+            "p.base": "import torch.nn as n\nclass Root(n.Module): ...\nclass Base(Mix, Root): ...\nclass Mix: ...",
+        },
+    )
+    ancestry = view(tmp_path, "main").ancestry("p.Net")
+    assert ancestry.known == {"Net", "Base", "Root", "Mix"}
+    assert ancestry.outside == {"torch.nn.Module"}
+
+
+def test_a_class_named_like_a_module_is_none_where_its_bases_say_so(tmp_path: Path) -> None:
+    write(tmp_path, base="class BaseModule: ...\n")
+    code = b"import torch\nfrom base import BaseModule\nclass Net(BaseModule): ...\n"
+    flow = Flow(Source(code, "main.py"), view(tmp_path, "main"))
+    assert not flow.scope.class_names["Net"].is_module
+    assert Flow(Source(code, "main.py")).scope.class_names["Net"].is_module
+
+
+# units ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_definition_gives_does_not_depend_on_who_asked_first(tmp_path: Path) -> None:
+    names = "abcdef"
+    for name in names:
+        others = names.replace(name, "")
+        code = "import torch\n" + "".join(f"from m_{other} import {other}\n" for other in others)
+        calls = "".join(f"    {other}(y)\n" for other in names)
+        write(tmp_path, **{f"m_{name}": f"{code}def {name}(x: torch.Tensor):\n    y = x.cuda()\n{calls}    return y\n"})
+    given = set()
+    for seed in range(8):
+        index = ProjectIndex()
+        order = random.Random(seed).sample(names, len(names))
+        units = [index.unit(Definition(str(tmp_path / f"m_{name}.py"), name, "def")) for name in order]
+        assert all(unit is not None and unit.function is not None for unit in units)
+        kept = {each.name: sorted(unit.facts) for each, unit in index._units.items() if unit is not None}
+        given.add(repr([kept[name] for name in names]))
+    assert len(given) == 1
+
+
+def test_the_flow_never_hands_out_nodes_of_another_file(tmp_path: Path) -> None:
+    fixture = Path(__file__).parent.parent / "fixtures/flow/imported/scripts/train.py"
+    source = Source(fixture.read_bytes(), str(fixture))
+    flow = Flow(source, ProjectIndex(str(fixture.parents[1])).view(str(fixture)))
+    assert flow.learned
+    for value in flow.values.values():
+        assert value.origin is None or value.origin in source.parents
+
+
+# findings -------------------------------------------------------------------------------------------
+
+
+def check(root: Path, **options: bool) -> Outcome:
+    settings = Settings(root=str(root))
+    files = [File(str(path), path.relative_to(root).as_posix(), settings) for path in sorted(root.rglob("*.py"))]
+    return run(files, Plan(jobs=1, **options))
+
+
+def findings(outcome: Outcome) -> list[tuple[str, Finding]]:
+    return [(file.name, finding) for file, finding in outcome.findings]
+
+
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are checked from now on."""
+    seen: list[str] = []
+    inspect = engine.inspect
+
+    def spy(raw: bytes, path: str, *rest: object) -> engine.Checked:
+        seen.append(path)
+        return inspect(raw, path, *rest)
+
+    monkeypatch.setattr(engine, "inspect", spy)
+    return seen
+
+
+def test_a_finding_that_needed_another_file_says_so(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        **{
+            "pkg.net": "import torch\nfrom .base import Base\n\n\nclass Net(Base):\n    def __init__(self):\n"
+            "        super().__init__()\n        self.mean = torch.zeros(3)\n\n"
+            "    def forward(self, x):\n        return x - self.mean\n",
+            "pkg.base": "from torch import nn\n\n\nclass Base(nn.Module):\n    pass\n",
+        },
+    )
+    ((name, finding),) = findings(check(tmp_path))
+    assert (name, finding.rule) == ("pkg/net.py", "unregistered-tensor")
+    (note,) = [note for note in finding.notes if note.path is not None]
+    assert (note.path, note.span.row) == (os.path.join("pkg", "base.py"), 4)
+    assert note.message == "`Base` is a module, and so is `Net`"
+
+
+def test_a_file_is_checked_again_only_if_what_it_used_of_another_one_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, helper=HELPER, user=USER, third="import torch\nfrom helper import other\nother(3)\n")
+    before = findings(check(tmp_path))
+    seen = checked(monkeypatch)
+    assert findings(check(tmp_path)) == before
+    assert seen == []
+    # not by what it used
+    write(tmp_path, helper=HELPER.replace("return n", "return n + torch.ones(1)"))
+    check(tmp_path)
+    assert seen == ["helper.py", "third.py"]
+    seen.clear()
+    write(tmp_path, helper=HELPER.replace("torch.zeros(n)", "torch.zeros(n).cuda()"))
+    after = findings(check(tmp_path))
+    assert {"helper.py", "user.py"} <= set(seen)
+    assert after == findings(check(tmp_path, use_cache=False))
+
+
+def test_findings_follow_a_file_that_appears_and_one_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, user=USER)
+    check(tmp_path)
+    seen = checked(monkeypatch)
+    write(tmp_path, helper=HELPER)
+    check(tmp_path)
+    assert set(seen) == {"helper.py", "user.py"}
+    seen.clear()
+    (tmp_path / "helper.py").unlink()
+    check(tmp_path)
+    assert seen == ["user.py"]
+
+
+def test_one_file_alone_knows_its_project(tmp_path: Path) -> None:
+    write(tmp_path, helper=HELPER, user=USER)
+    everything = [finding for name, finding in findings(check(tmp_path, use_cache=False)) if name == "user.py"]
+    alone = run([File(str(tmp_path / "user.py"), "user.py", Settings(root=str(tmp_path)))], Plan(use_cache=False))
+    assert [finding for _, finding in alone.findings] == everything
+
+
+def test_workers_find_what_one_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, helper=HELPER, **{f"user_{number}": USER for number in range(6)})
+    serial = findings(check(tmp_path, use_cache=False))
+    monkeypatch.setattr("devlint.run._SERIAL_BYTES", 0)
+    monkeypatch.setattr("devlint.run._CHUNK_BYTES", 1)
+    settings = Settings(root=str(tmp_path))
+    files = [File(str(path), path.name, settings) for path in sorted(tmp_path.glob("*.py"))]
+    assert findings(run(files, Plan(jobs=2, use_cache=False))) == serial
+
+
+@pytest.mark.parametrize("content", ["def made(:\n", "", "\0", "# -*- coding: nonsense -*-\n"])
+def test_an_imported_file_that_is_broken_is_no_fault_of_the_one_that_imports_it(tmp_path: Path, content: str) -> None:
+    write(tmp_path, helper=content, user=USER)
+    assert [name for name, finding in findings(check(tmp_path)) if finding.rule == "internal-error"] == []
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_no_fault(tmp_path: Path) -> None:
+    write(tmp_path, helper=HELPER, user=USER)
+    index = ProjectIndex()
+    at = index.view(str(tmp_path / "user.py"))
+    assert at.find("helper.made") is not None
+    (tmp_path / "helper.py").unlink()
+    assert engine.inspect(USER.encode(), "user.py", Settings(), at).used
+
+
+def test_a_cached_fact_of_a_file_that_cannot_be_told_is_asked_again(tmp_path: Path) -> None:
+    asked = []
+
+    def answer(path: str, question: str) -> str:
+        asked.append((path, question))
+        return "yes"
+
+    def opened() -> Cache:
+        return Cache(str(tmp_path), "generation", print, answer)
+
+    first = opened()
+    first.put("key", [], [("gone.py", "names f", "yes"), ("gone.py", "names g", "yes")], {"gone.py": (None, "")})
+    first.put("other", [], [("gone.py", "names f", "no")])
+    first.save()
+    again = opened()
+    assert again.get("key") == []
+    assert again.get("other") is None
+    assert sorted(set(asked)) == [("gone.py", "names f"), ("gone.py", "names g")]

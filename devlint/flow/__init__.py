@@ -7,20 +7,26 @@ and answers questions about nodes; rules judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import libcst as cst
 
+from devlint.flow import elsewhere
 from devlint.flow import torch_table as table
+from devlint.flow.elsewhere import Elsewhere
 from devlint.flow.facts import Facts, Move
 from devlint.flow.frame import Env, Frame
-from devlint.flow.index import ProjectIndex
+from devlint.flow.index import Definition, Fact, Unit, View
 from devlint.flow.loops import Loop, loop_of
-from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
-from devlint.flow.scope import CONSTRUCTOR, Class, Function, Scope
+from devlint.flow.outline import CLASS as CLASS_KIND
+from devlint.flow.outline import VARIABLE
+from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
+from devlint.flow.scope import CONSTRUCTOR, Class, Function, Scope, is_module
 from devlint.flow.statements import execute_block
 from devlint.flow.value import (
+    DATA,
     DEVICE,
     DICT,
     LIST,
@@ -36,6 +42,7 @@ from devlint.flow.value import (
     join,
     modules_in,
     render,
+    substitute,
     without_place,
     written_elsewhere,
 )
@@ -62,24 +69,33 @@ class Summary:
 class Flow:
     """The device flow of one file.
 
-    ``index`` holds summaries of other files; ``used_summaries`` holds the digests of those this file asked for.
+    ``project`` is what is around it: ``facts`` are what was asked of that, with its answers, and ``learned`` the nodes
+    that needed it. ``around`` names what is bound around the source where that is a part of a file.
     """
 
-    def __init__(self, source: Source, index: ProjectIndex | None = None) -> None:
-        self.source, self.index = source, index or ProjectIndex()
+    def __init__(
+        self, source: Source, project: View | None = None, around: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.source, self.project = source, project
+        self.unit: Unit | None = None  # the part of another file that it follows
+        self.learned: dict[cst.CSTNode, Elsewhere] = {}
         self.values: dict[cst.CSTNode, Value] = {}
         self.facts = Facts()
         self.has_paths = False  # whether any environment binds a path such as `self.x`
         self.has_copies = False  # whether a copy to the host was ever begun without waiting
         self._named: dict[str, Value] = {}
-        self._used: set[str] = set()
+        self._heirs: dict[tuple[Class, str], Class | None] = {}
         self._running: set[Function] = set()
         self.loops: dict[cst.CSTNode, Loop] = {}  # those that were asked for
         self.parts: dict[object, set[object]] = {}  # modules by identity, and those put into them
         self.bound_in_loops: dict[cst.CSTNode, set[str]] = {}
         self.lambdas: list[cst.Lambda] = []  # being called, the innermost last
         self.lambda_calls = 0
-        self.scope = Scope(source)
+        self.scope = Scope(source, project, around)
+        for cls in self.scope.classes.values():
+            cls.home = self
+        for function in self.scope.functions.values():
+            function.home = self
         self.default_type_set = False
         self.default_place = self._redirected_default()
         self._environments: dict[Function, Env] = {}  # variables as functions leave them, for those inside
@@ -90,9 +106,9 @@ class Flow:
     # asked by rules -----------------------------------------------------------------------------
 
     @property
-    def used_summaries(self) -> tuple[str, ...]:
-        """Digests of the summaries of other files that were asked for, in order."""
-        return tuple(sorted(self._used))
+    def facts_used(self) -> tuple[Fact, ...]:
+        """What was asked of other files, and answered, in order."""
+        return tuple(sorted(self.project.facts)) if self.project is not None else ()
 
     def value(self, node: cst.CSTNode) -> Value:
         """What an expression is; unknown where the flow did not come by."""
@@ -152,16 +168,92 @@ class Flow:
         """The value of a name of another package or file."""
         value = self._named.get(qualified)
         if value is None:
-            value = self._named[qualified] = Value(NAME, ref=qualified)
-            summary = self.index.find(qualified)
-            if summary is not None:
-                self._used.add(summary.digest)
+            value = self._named[qualified] = self._variable(qualified) or Value(NAME, ref=qualified)
         return value
+
+    def _variable(self, qualified: str) -> Value | None:
+        """What a variable of another file holds, where that says more than its name."""
+        definition = self.definition(qualified)
+        if definition is None or definition.kind != VARIABLE:
+            return None
+        unit = self.followed(qualified)
+        value = unit.flow.global_value(definition.name) if unit is not None else None
+        if value is None or not (
+            value.kind == TENSOR
+            or (value.kind == DATA and value.text is not None)
+            or (value.kind == DEVICE and value.place.kind in ("host", "fixed"))
+        ):
+            return None
+        return elsewhere.value(value, None)
+
+    def global_value(self, name: str) -> Value | None:
+        """What a name of the top level holds in the end."""
+        return self._module_env.get(name)
+
+    def drop_tree(self) -> None:
+        """Forget the code, and what only those need who look at code: all that stays is what callers ask for."""
+        empty = cst.SimpleStatementSuite(())
+        for function in self.scope.functions.values():
+            function.node = function.node.with_changes(body=empty)
+        for cls in self.scope.classes.values():
+            cls.node = cls.node.with_changes(body=empty)
+            cls.stores.clear()
+        self.facts = Facts()
+        for nodes in (self.values, self.learned, self.loops, self.bound_in_loops, self._environments):
+            nodes.clear()
+        self.scope.functions, self.scope.classes = {}, {}
+        self.source.forget()
+
+    def definition(self, qualified: str) -> Definition | None:
+        """The definition in another file of the project that a name leads to."""
+        return self.project.find(qualified) if self.project is not None else None
+
+    def followed(self, qualified: str) -> Unit | None:
+        """That definition, followed."""
+        definition = self.definition(qualified)
+        return self.project.unit(definition) if definition is not None and self.project is not None else None
+
+    def built_or_called(self, qualified: str) -> Unit | None:
+        """The function or class of another file that a call of this name calls, where it may say where anything is."""
+        definition = self.definition(qualified)
+        if definition is None or self.project is None:
+            return None
+        if (
+            definition.kind == CLASS_KIND
+            and not self.names_module(qualified)
+            and not self.project.moves_itself(definition)
+        ):
+            return None
+        return self.project.unit(definition)
+
+    def names_module(self, qualified: str) -> bool:
+        """Whether a name leads to a class of modules in another file."""
+        if self.project is None or self.definition(qualified) is None:
+            return False
+        return is_module(self.project.ancestry(qualified).outside)
+
+    def heir(self, cls: Class, name: str) -> Class | None:
+        """The class of another file that ``cls`` has an attribute or method from."""
+        if self.project is None:
+            return None
+        key = (cls, name)
+        if key not in self._heirs:
+            self._heirs[key] = None
+            for base in [base for owner in cls.lineage for base in owner.project_bases]:
+                holder = self.project.holder(base, name)
+                if holder is not None:
+                    unit = self.project.unit(holder)
+                    self._heirs[key] = unit.cls if unit is not None else None
+                    break
+        return self._heirs[key]
 
     def attribute_of(self, cls: Class | None, name: str) -> Value | None:
         """What an attribute of a class's instances holds after construction, as stored."""
         if cls is None:
             return None
+        if cls.home is not self and cls.home is not None:
+            known = cls.home.attribute_of(cls, name)
+            return elsewhere.value(known, None) if known is not None else None
         found: Value | None = None
         for owner in cls.lineage:
             value = owner.attrs.get(name)
@@ -172,7 +264,10 @@ class Flow:
             method = cls.find_method(name)
             if method is not None and method.is_property:
                 summary = self.summary(method, None)
-                return summary.returns if summary is not None else None
+                return summary.returns if summary is not None and method.home is self else None
+            heir = self.heir(cls, name)
+            if heir is not None and method is None:
+                return self.attribute_of(heir, name)
         elif name in self.scope.outside_stores or any(owner.sets_by_variable for owner in cls.lineage):
             return without_place(found)
         # whether gradients are recorded is for the callers to say
@@ -182,6 +277,12 @@ class Flow:
         """What ``self.name`` is in the method that ``frame`` follows."""
         if cls is None:
             return None
+        if not any(name in owner.attrs or name in owner.methods for owner in cls.lineage):
+            heir = self.heir(cls, name)
+            if heir is not None and heir.home is not None:
+                inherited = heir.home.attribute_at_use(heir, name, frame)
+                if inherited is not None:
+                    return self._inherited(inherited, heir, cls, name, frame)
         value = self.attribute_of(cls, name)
         if value is None:
             return None
@@ -211,6 +312,15 @@ class Flow:
             return value.but(place=UNKNOWN_PLACE)
         return _at_use(value, frame.self_place, (cls, name))
 
+    def _inherited(self, value: Value, heir: Class, cls: Class, name: str, frame: Frame) -> Value:
+        """An attribute of a base in another file, as ``self`` has it here."""
+        here = frame.self_place
+        value = substitute(value, {("self", heir.scope): here})
+        value = elsewhere.value(value, None, {(here.name, here.scope)})
+        if value.kind == DEVICE and value.place == SOMEWHERE:
+            return value.but(place=Place("device", f"self.{name}", cls.scope))
+        return value
+
     def store(self, cls: Class, name: str, value: Value, statement: cst.CSTNode, frame: Frame) -> None:
         """``self.name = value``."""
         if frame.dead or frame.function is None:
@@ -221,6 +331,8 @@ class Flow:
 
     def evaluate_class(self, cls: Class) -> None:
         """Follow the constructors of a class, so that its attributes are known."""
+        if cls.home is not self:
+            return  # followed whole
         for owner in reversed(cls.lineage):
             if owner.evaluated:
                 continue
@@ -231,7 +343,7 @@ class Flow:
 
     def summary(self, function: Function, caller: Frame | None) -> Summary | None:
         """What a function does, followed on first demand; ``None`` while it is being followed (recursion)."""
-        if function.summary is not None:
+        if function.summary is not None or function.home is not self:
             return function.summary
         if function in self._running:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow import arrays, hypothesis
+from devlint.flow import arrays, elsewhere, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.frame import Frame
 from devlint.flow.place import SOMEWHERE
@@ -40,6 +40,17 @@ _DTYPES = frozenset(
 
 def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
     """``base.attr`` where no path says more."""
+    value = _attribute(frame, node, base, attr)
+    if value.origin is None and frame.flow.project is not None and isinstance(base.ref, Class):
+        owner = base.ref if base.ref.home is not frame.flow else frame.flow.heir(base.ref, attr)
+        if owner is not None:
+            elsewhere.note(frame.flow, node, owner)
+            if value.kind in (TENSOR, THING, MODULE):
+                return value.but(origin=node)
+    return value
+
+
+def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
     kind = base.kind
     if kind == NAME:
         qualified = f"{base.ref}.{attr}"
@@ -65,14 +76,14 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
     if kind == SELF:
         value = frame.flow.attribute_at_use(base.ref, attr, frame)
         if value is None:
-            value = _of_methods(frame, base, attr)
+            value = _of_methods(frame, node, base, attr)
         return value if value is not None else _unknown_attribute(frame, node, attr)
     if kind == MODULE:
         return _module_attribute(frame, node, base, attr)
     if kind == INSTANCE:
         if attr == "flat" and arrays.is_axes(base):
             return base
-        value = _of_methods(frame, base, attr)
+        value = _of_methods(frame, node, base, attr)
         if value is None:
             value = frame.flow.attribute_of(base.ref, attr)
         return _as_constructed(value, base) if value is not None else _unknown_attribute(frame, node, attr)
@@ -117,7 +128,7 @@ def _is_torchs(frame: Frame, value: Value) -> bool:
     return any(name.startswith("torch.") for name in frame.scope.qualified_names(origin.annotation))
 
 
-def _of_methods(frame: Frame, base: Value, attr: str) -> Value | None:
+def _of_methods(frame: Frame, node: cst.CSTNode, base: Value, attr: str) -> Value | None:
     """A method bound to the object, or what a property of it gives; ``None`` where the class has no such."""
     method = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
     if method is None:
@@ -129,7 +140,14 @@ def _of_methods(frame: Frame, base: Value, attr: str) -> Value | None:
     summary = frame.flow.summary(method, frame)
     if summary is None:
         return None
-    return substitute(summary.returns, {("self", cls.scope): base.place for cls in base.ref.lineage})
+    places = {("self", cls.scope): base.place for cls in base.ref.lineage}
+    returned = summary.returns
+    if method.home is not frame.flow:
+        elsewhere.note(frame.flow, node, method)
+        if method.cls is not None:
+            places["self", method.cls.scope] = base.place
+        returned = elsewhere.value(returned, node, places)
+    return substitute(returned, places)
 
 
 def _unknown_attribute(frame: Frame, node: cst.BaseExpression, attr: str) -> Value:
@@ -149,7 +167,7 @@ def _module_attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr:
     if attr == "module":
         return base
     if isinstance(base.ref, Class):
-        value = _of_methods(frame, base, attr)
+        value = _of_methods(frame, node, base, attr)
         if value is not None:
             return value
         value = frame.flow.attribute_of(base.ref, attr)

@@ -25,7 +25,7 @@ from devlint.flow import (
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
-from devlint.flow.place import HOST
+from devlint.flow.place import HOST, UNKNOWN_PLACE
 from devlint.flow.scope import Function
 from devlint.flow.value import (
     ARRAY,
@@ -242,4 +242,11 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     function = frame.scope.function_names.get(name)
     if function is not None:
         return project_calls.call(frame, node, function, args, receiver=None)
+    unit = frame.flow.built_or_called(name)
+    if unit is not None and unit.function is not None:
+        return project_calls.call(frame, node, unit.function, args, receiver=None)
+    if unit is not None and unit.cls is not None:
+        return modules.construct(frame, node, unit.cls, args)
+    if frame.flow.names_module(name):
+        return Value(MODULE, UNKNOWN_PLACE, node, obj=node)
     return unknown_call(frame, node, args)

@@ -460,7 +460,12 @@ class Frame:
         qualified = self.scope.imports.get(head, head) + dot + rest
         if qualified in table.MODULES and table.MODULES[qualified].kind != "container":
             return qualified
-        return "" if name.rpartition(".")[2] == "Module" or qualified in table.MODULES else None
+        if name.rpartition(".")[2] == "Module" or qualified in table.MODULES:
+            return ""
+        if not self.flow.names_module(qualified):
+            return None
+        unit = self.flow.followed(qualified)
+        return unit.cls or "" if unit is not None else ""
 
     def _device_form(self, param: cst.Param) -> str | None:
         """Whether a parameter is a ``torch.device``, as annotated, or perhaps a string."""

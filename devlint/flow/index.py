@@ -1,39 +1,468 @@
-"""ProjectIndex: summaries of other files, as plain data, that a file's flow may ask for.
+"""ProjectIndex: what the other files of a project hold, found and followed when the flow of a file asks.
 
-A finding may depend on what another file's function returns. The index hands such summaries out by
-qualified name, and each has a digest: cached findings carry the digests of all they used, and count
-only as long as the index still holds every one of them. An empty index judges each file by itself.
+Nothing is read ahead. An imported name is resolved as Python would, through packages, re-exports and stars, by
+outlines (what a file binds at its top level, read with Python's ``ast``). Where the flow needs more than where a name
+leads (a function is called, a class built, an inherited attribute read), the lines of that one definition are parsed
+and followed by a :class:`devlint.flow.Flow` of their own, once a process: a *unit*. All it names around it is asked of
+the index in turn, so that a unit is the same whoever asked first. Units may ask each other in a ring; what such a ring
+gives depends on where it was entered, so that only the unit that was entered is kept.
+
+Whatever a check asks is written down as a :class:`Fact`, a question to one file or folder with its answer. Cached
+findings rest on their facts: they count as long as each would be answered the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from devlint.flow.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
+from devlint.state import digest, is_settled, state
+
+if TYPE_CHECKING:
+    from devlint.flow import Flow
+    from devlint.flow.scope import Class, Function
+
+#: Definitions of more lines are not followed: what a call of one gives is rarely so plain as to be worth it.
+_MOST_LINES = {DEF: 120, CLASS: 300, VARIABLE: 20}
+#: Without one of these, a definition says nothing of where anything is.
+_OF_DEVICES = re.compile(r"\btorch\b|device|cuda|\bcpu\b|\bnn\.|\bF\.|\.to\(|Tensor|register_")
+#: Functions that are asked whether something is so, or write it down.
+_TELLS = re.compile(r"_?(is|has|check|log|print|save|warn|validate)_")
+#: Methods for which a class that is no module is worth following where it is built.
+_OF_MOVES = frozenset({"to", "cuda", "cpu", "device", "__call__"})
+#: Definitions that ask for each other beyond this depth stay unknown.
+_DEEPEST = 20
+#: Files that say where a project's root is.
+_ROOT_FILES = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+#: Packages whose names are looked for in no project: the flow knows them, or they never hold a tensor.
+_OUTSIDE = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "torchvision", "pytest", "scipy", "pandas", "tqdm"}
+#: Re-exports that lead further than this are a ring.
+_LONGEST_CHAIN = 20
+
+#: In a unit, what is named around it in its file.
+HERE = "<here>"
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What one function or class of the project does, without its tree.
+class Fact(NamedTuple):
+    """What was asked of a file or folder, and what it answered."""
 
-    ``data`` is JSON-like. ``digest`` covers the qualified name and ``data``.
-    """
-
-    data: Any
-    digest: str
+    path: str
+    question: str
+    answer: str
 
 
-@dataclass(frozen=True)
-class ProjectIndex:
-    """Qualified name -> summary."""
+class Definition(NamedTuple):
+    """A function, class or variable at the top level of a file of the project."""
 
-    summaries: Mapping[str, Summary] = field(default_factory=dict)
+    path: str
+    name: str
+    kind: str
 
-    def find(self, qualified_name: str) -> Summary | None:
-        """The summary of a function or class; ``None`` where the index has none."""
-        return self.summaries.get(qualified_name)
+
+class Ancestry(NamedTuple):
+    """The classes of the project that a class descends from, itself included, and the names where that ends outside."""
+
+    known: frozenset[str]
+    outside: frozenset[str]
+
+
+class Unit:
+    """One definition, followed by a flow of its own; ``facts`` are all it rests on."""
+
+    def __init__(self, definition: Definition, flow: Flow, row: int, facts: frozenset[Fact]) -> None:
+        self.definition, self.flow, self.row, self.facts = definition, flow, row, facts
+        flow.unit = self
+        flow.drop_tree()  # it is kept as long as the process lives
 
     @property
-    def digests(self) -> frozenset[str]:
-        """What cached findings may rest on."""
-        return frozenset(summary.digest for summary in self.summaries.values())
+    def function(self) -> Function | None:
+        return self.flow.scope.function_names.get(self.definition.name)
+
+    @property
+    def cls(self) -> Class | None:
+        return self.flow.scope.class_names.get(self.definition.name)
+
+
+class ProjectIndex:
+    """The files around those that are checked. ``root``: nothing above it is looked at; found if not given."""
+
+    def __init__(self, root: str | None = None) -> None:
+        self._root = os.path.abspath(root) if root is not None else None
+        self._outlines: dict[str, Outline | None] = {}
+        self._seen: dict[str, tuple[list[int] | None, str]] = {}
+        self._listings: dict[str, dict[str, str]] = {}
+        self._roots: dict[str, tuple[tuple[str, ...], frozenset[Fact]]] = {}
+        self._units: dict[Definition, Unit | None] = {}
+        self._asked: dict[tuple[str, str], Fact] = {}
+        self._running: list[Definition] = []
+        self._in_ring: dict[Definition, tuple[Unit | None, int]] = {}  # and the outermost one running that each needs
+        self._lowest = _DEEPEST  # the outermost unit being followed that was asked for again
+
+    def view(self, path: str, name: str | None = None) -> View:
+        """The project as the file at ``path`` sees it. ``name`` is what it is called in findings."""
+        return View(self, os.path.abspath(path), name if name is not None else path)
+
+    def answer(self, path: str, question: str) -> str:
+        """What a file or folder says to a question now; empty where there is no such file or name."""
+        return self.ask(path, question).answer
+
+    def ask(self, path: str, question: str) -> Fact:
+        fact = self._asked.get((path, question))
+        if fact is None:
+            what, _, name = question.partition(" ")
+            if what == "entry":
+                answer = self._entry(path, name)
+            else:
+                outline = self.outline(path)
+                answer = outline.answer(question) if outline is not None else ""
+            fact = self._asked[path, question] = Fact(path, question, answer)
+        return fact
+
+    def outline(self, path: str) -> Outline | None:
+        """What the file binds; ``None`` where it cannot be read."""
+        if path not in self._outlines:
+            try:
+                with open(path, "rb") as file:
+                    found, raw = os.fstat(file.fileno()), file.read()
+                self._outlines[path] = Outline(raw)
+                self._seen[path] = (state(found) if is_settled(found) else None, digest(raw))
+            except OSError:
+                self._outlines[path] = None
+                self._seen[path] = ([], "")
+        return self._outlines[path]
+
+    def seen(self, paths: Iterable[str]) -> dict[str, tuple[list[int] | None, str]]:
+        """State and digest of files and folders, as they were when they were read."""
+        return {path: self._seen[path] for path in paths}
+
+    def roots(self, path: str) -> tuple[tuple[str, ...], frozenset[Fact]]:
+        """The folders in which a file looks for packages, and the facts that say so.
+
+        That of its own package, or its own as a script; those above, up to the project's root, which may be where it is
+        run from; and ``src`` in the root.
+        """
+        folder = os.path.dirname(path)
+        if folder not in self._roots:
+            root = self._root or _project_root(folder)
+            facts = []
+            above = folder
+            while above != root:
+                fact = self.ask(above, "entry __init__")
+                facts.append(fact)
+                if fact.answer != "file":
+                    break
+                above = os.path.dirname(above)
+            found = [above]
+            while above != root and len(above) > len(root):
+                above = os.path.dirname(above)
+                found.append(above)
+            found.append(os.path.join(root, "src"))
+            self._roots[folder] = tuple(found), frozenset(facts)
+        return self._roots[folder]
+
+    def unit(self, definition: Definition) -> Unit | None:
+        """The definition, followed; ``None`` where it is not, or is being followed (recursion)."""
+        if definition in self._units:
+            return self._units[definition]
+        if definition in self._running:
+            self._lowest = min(self._lowest, self._running.index(definition))
+            return None
+        if definition in self._in_ring:
+            unit, lowest = self._in_ring[definition]
+            self._lowest = min(self._lowest, lowest)
+            return unit
+        depth = len(self._running)
+        if depth == _DEEPEST:
+            self._lowest = 0
+            return None
+        outside, self._lowest = self._lowest, _DEEPEST
+        before = set(self._in_ring)
+        self._running.append(definition)
+        try:
+            unit = self._follow(definition)
+        finally:
+            self._running.pop()
+        if self._lowest < depth:
+            self._in_ring[definition] = unit, self._lowest
+            self._lowest = min(self._lowest, outside)
+        else:  # nothing in it depends on what is around: it may be kept, not so the rest of its ring
+            self._units[definition] = unit
+            self._in_ring = {each: known for each, known in self._in_ring.items() if each in before}
+            self._lowest = outside
+        return unit
+
+    def _follow(self, definition: Definition) -> Unit | None:
+        import libcst as cst
+
+        from devlint.flow import Flow
+        from devlint.source import Source, SourceError
+
+        outline = self.outline(definition.path)
+        if outline is None or not outline.names_torch:
+            return None
+        binding = outline.bindings[definition.name]
+        text = outline.text(definition.name)
+        if definition.kind == DEF and _TELLS.match(definition.name):
+            return None
+        if binding.last - binding.first >= _MOST_LINES[definition.kind] or not _OF_DEVICES.search(text):
+            return None
+        try:
+            source = Source(text.encode("utf-8", "surrogatepass"), definition.path)
+        except SourceError:  # dedented, a string of several lines may have lost its end
+            return None
+        view = self.view(definition.path)
+        around = {}
+        for name in sorted({node.value for node in source.nodes_of(cst.Name)} - {definition.name}):
+            each = outline.bindings.get(name)
+            if each is not None:
+                view.facts.add(self.ask(definition.path, f"names {name}"))
+                around[name] = each.target if each.kind == IMPORT else f"{HERE}.{name}"
+        flow = Flow(source, view, around)
+        return Unit(definition, flow, binding.first, frozenset(view.facts))
+
+    def _entry(self, folder: str, name: str) -> str:
+        """What ``name`` is in a folder to an import: ``package`` (or may be one), ``file``, ``both`` or nothing."""
+        if folder not in self._listings:
+            found: dict[str, str] = {}
+            self._seen[folder] = ([], "")
+            try:
+                before = os.stat(folder)
+                self._seen[folder] = (state(before) if is_settled(before) else None, "")
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        if entry.name.endswith(".py"):
+                            stem = entry.name[:-3]
+                            found[stem] = "both" if stem in found else "file"
+                        elif "." not in entry.name and entry.is_dir():
+                            found[entry.name] = "both" if entry.name in found else "package"
+            except OSError:
+                pass
+            self._listings[folder] = found
+        return self._listings[folder].get(name, "")
+
+
+class View:
+    """The project as one file sees it; ``facts`` collects what the answers rest on."""
+
+    def __init__(self, index: ProjectIndex, path: str, name: str) -> None:
+        self.index, self.path, self.name = index, path, name
+        self.facts: set[Fact] = set()
+        self._found: dict[str, Definition | str] = {}
+        self._ancestry: dict[str, Ancestry] = {}
+
+    def find(self, qualified: str) -> Definition | None:
+        """The definition of the project that a name imported into the file leads to, if it leads to one."""
+        found = self.resolve(qualified)
+        return found if isinstance(found, Definition) else None
+
+    def resolve(self, qualified: str) -> Definition | str:
+        """Where a name leads: to a definition, or to a name of an outside package, which may be another one."""
+        found = self._found.get(qualified)
+        if found is None:
+            found = self._found[qualified] = self._resolve(self.path, qualified, 0) or qualified
+        return found
+
+    def unit(self, definition: Definition) -> Unit | None:
+        """The definition, followed; what that rests on, this file does too."""
+        self._ask(definition.path, f"text {definition.name}")
+        unit = self.index.unit(definition)
+        if unit is not None:
+            self.facts |= unit.facts
+        return unit
+
+    def moves_itself(self, definition: Definition) -> bool:
+        """Whether a class that is no module defines how it is moved or called."""
+        self._ask(definition.path, f"members {definition.name}")
+        outline = self.index.outline(definition.path)
+        return outline is not None and not _OF_MOVES.isdisjoint(outline.members(definition.name))
+
+    def ancestry(self, qualified: str) -> Ancestry:
+        """What a class of the project descends from, through any depth, itself included."""
+        if qualified not in self._ancestry:
+            known: list[str] = []
+            outside: list[str] = []
+            seen: set[Definition] = set()
+            todo = [self.resolve(qualified)]
+            while todo:
+                found = todo.pop()
+                if isinstance(found, str):
+                    outside.append(found)
+                elif found not in seen:
+                    seen.add(found)
+                    (known if found.kind == CLASS else outside).append(found.name)
+                    todo += self._bases(found)
+            self._ancestry[qualified] = Ancestry(frozenset(known), frozenset(outside))
+        return self._ancestry[qualified]
+
+    def holder(self, qualified: str, member: str) -> Definition | None:
+        """The class that gives a member to the class of that name: itself, or the first of its bases that has it."""
+        seen: set[Definition] = set()
+        todo: list[Definition | str] = [self.resolve(qualified)]
+        while todo:
+            found = todo.pop(0)
+            if isinstance(found, str) or found in seen or found.kind != CLASS:
+                continue
+            seen.add(found)
+            self._ask(found.path, f"members {found.name}")
+            outline = self.index.outline(found.path)
+            if outline is not None and member in outline.members(found.name):
+                return found
+            todo += self._bases(found)
+        return None
+
+    def starred(self, package: str) -> Iterable[str]:
+        """The names that ``from package import *`` binds, where that is a file of the project."""
+        path = self._module(package)
+        return self._exports(path, set()) if path is not None else ()
+
+    def row(self, definition: Definition) -> int:
+        """The line at which a definition starts."""
+        outline = self.index.outline(definition.path)
+        return outline.bindings[definition.name].first if outline is not None else 1
+
+    def shown(self, path: str) -> str:
+        """How another file is called in a finding of this one."""
+        relative = os.path.relpath(path, os.path.dirname(self.path))
+        return os.path.normpath(os.path.join(os.path.dirname(self.name), relative))
+
+    # resolving ----------------------------------------------------------------------------------
+
+    def _ask(self, path: str, question: str) -> str:
+        fact = self.index.ask(path, question)
+        self.facts.add(fact)
+        return fact.answer
+
+    def _bases(self, definition: Definition) -> list[Definition | str]:
+        names = self._ask(definition.path, f"names {definition.name}").split()[1:] if definition.kind == CLASS else ()
+        return [self._around(definition.path, name) for name in names]
+
+    def _around(self, path: str, name: str) -> Definition | str:
+        """What a name in another file leads to."""
+        return self._in_module(path, name.split("."), 1) or name
+
+    def _resolve(self, path: str, qualified: str, depth: int) -> Definition | str | None:
+        """Where a qualified name in the file at ``path`` leads; ``None`` where that is not known."""
+        if depth > _LONGEST_CHAIN:
+            return None
+        if qualified.startswith(HERE):
+            return self._in_module(path, qualified.split(".")[1:], depth)
+        name = qualified.lstrip(".")
+        level = len(qualified) - len(name)
+        parts = name.split(".")
+        if level:
+            folder = os.path.dirname(path)
+            for _ in range(level - 1):
+                folder = os.path.dirname(folder)
+            if not name:
+                return None
+            if self._ask(folder, "entry __init__") == "file":
+                init = os.path.join(folder, "__init__.py")
+                if init != path and (found := self._in_module(init, parts, depth + 1)):
+                    return found
+            return self._in_folder(folder, parts, depth)
+        if parts[0] in _OUTSIDE or len(parts) < 2:
+            return qualified
+        roots, facts = self.index.roots(path)
+        self.facts |= facts
+        for folder in roots:
+            if self._ask(folder, f"entry {parts[0]}") and (found := self._in_folder(folder, parts, depth)):
+                return found
+        return qualified
+
+    def _in_folder(self, folder: str, parts: list[str], depth: int) -> Definition | str | None:
+        """A dotted name below a folder: a module or package first, then what that holds."""
+        entry = self._ask(folder, f"entry {parts[0]}")
+        inner = os.path.join(folder, parts[0])
+        if entry in ("package", "both"):
+            is_package = self._ask(inner, "entry __init__") == "file"
+            if len(parts) > 1 and is_package:
+                found = self._in_module(os.path.join(inner, "__init__.py"), parts[1:], depth + 1)
+                if found is not None:
+                    return found
+            if len(parts) > 1 and (is_package or entry == "package"):
+                return self._in_folder(inner, parts[1:], depth)
+        if entry in ("file", "both") and len(parts) > 1:
+            return self._in_module(f"{inner}.py", parts[1:], depth + 1)
+        return None
+
+    def _in_module(self, path: str, parts: list[str], depth: int) -> Definition | str | None:
+        """A name of a file, or what it leads to."""
+        name = parts[0]
+        kind, _, target = self._ask(path, f"names {name}").partition(" ")
+        if kind == IMPORT:
+            return self._resolve(path, ".".join((target, *parts[1:])), depth + 1)
+        if kind in (DEF, CLASS, VARIABLE):
+            return Definition(path, name, kind) if len(parts) == 1 else None
+        if kind or depth > _LONGEST_CHAIN:
+            return None
+        for package in self._ask(path, "stars").split():
+            found = self._resolve(path, _join(package, ".".join(parts)), depth + 1)
+            if isinstance(found, Definition):
+                return found
+        return None
+
+    def _module(self, package: str) -> str | None:
+        """The file of the project that a module's name leads to."""
+        name = package.lstrip(".")
+        level = len(package) - len(name)
+        if level:
+            folder = os.path.dirname(self.path)
+            for _ in range(level - 1):
+                folder = os.path.dirname(folder)
+            folders: tuple[str, ...] = (folder,)
+        else:
+            if name.partition(".")[0] in _OUTSIDE:
+                return None
+            folders, facts = self.index.roots(self.path)
+            self.facts |= facts
+        for folder in folders:
+            at = os.path.join(folder, *name.split(".")) if name else folder
+            above, last = os.path.split(at)
+            entry = self._ask(above, f"entry {last}")
+            if entry in ("package", "both") and self._ask(at, "entry __init__") == "file":
+                return os.path.join(at, "__init__.py")
+            if entry in ("file", "both"):
+                return f"{at}.py"
+        return None
+
+    def _exports(self, path: str, seen: set[str]) -> list[str]:
+        outline = self.index.outline(path)
+        if outline is None or path in seen:
+            return []
+        seen.add(path)
+        self._ask(path, "exports")
+        names = list(outline.exported)
+        if outline.public is None:
+            there = self.index.view(path)
+            for package in self._ask(path, "stars").split():
+                inner = there._module(package)
+                if inner is not None:
+                    names += self._exports(inner, seen)
+            self.facts |= there.facts
+        return names
+
+
+def _join(package: str, name: str) -> str:
+    return f"{package}{name}" if package.endswith(".") else f"{package}.{name}"
+
+
+def _project_root(folder: str) -> str:
+    """The nearest folder above that a project's own files mark; the topmost package's folder where none does."""
+    above = folder
+    while True:
+        if any(os.path.exists(os.path.join(above, name)) for name in _ROOT_FILES):
+            return above
+        parent = os.path.dirname(above)
+        if parent == above:
+            break
+        above = parent
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+    return folder

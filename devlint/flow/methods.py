@@ -151,6 +151,8 @@ def _self_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Va
             method = base.methods.get(name)
             if method is not None:
                 break
+        if method is None and name != "__init__" and (heir := frame.flow.heir(cls, name)) is not None:
+            method = heir.methods.get(name)
     args = calls.arguments(frame, node)
     if method is not None and not method.is_property:
         result = project_calls.call(frame, node, method, args, receiver)

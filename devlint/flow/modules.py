@@ -76,7 +76,7 @@ def wrapped(args: Args, node: cst.Call) -> Value:
 def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     """``Net(...)`` of the project."""
     init = cls.find_method("__init__")
-    if init is not None:
+    if init is not None and init.home is frame.flow:
         project_calls.hint(init, project_calls.given_to(node, init, args, Value(SELF, ref=cls)))
     frame.flow.evaluate_class(cls)
     if not cls.is_module:
@@ -87,6 +87,7 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
     elsewhere = (
         args.starred
+        or (cls.home is not frame.flow and bool(cls.project_bases))
         or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors)
         or any(part.place != HOST for part in parts)
     )

@@ -1,10 +1,10 @@
-"""Functions of the file, called through their summaries."""
+"""Functions of the project, called through their summaries."""
 
 from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow import calls, copies, moves
+from devlint.flow import calls, copies, elsewhere, moves
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import DEFAULT_PLACE, Frame
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
@@ -26,12 +26,14 @@ from devlint.flow.value import (
 
 
 def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver: Value | None) -> Value:
-    """Call a function of the file through its summary, its places replaced by those of the arguments."""
+    """Call a function of the project through its summary, its places replaced by those of the arguments."""
     copies.may_be_done(frame)
     if receiver is None and function.takes_self and not function.is_classmethod and args.positional:
         receiver, args = args.positional[0][1], args._replace(positional=args.positional[1:])  # Net.forward(net, x)
     given = given_to(node, function, args, receiver)
-    hint(function, given)
+    is_here = function.home is frame.flow
+    if is_here:
+        hint(function, given)
     summary = frame.flow.summary(function, frame)
     if summary is None or function.is_replaced:
         return calls.unknown_call(frame, node, args)
@@ -44,7 +46,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
             places[(f"{name}.device", function.scope)] = places[(name, function.scope)]
     for name, place in summary.moved.items():
         if name in given:
-            place = places.get((place.name, place.scope), place)
+            place = places.get((place.name, place.scope), place if is_here else elsewhere.place(place, places))
             moves.leave_moved(frame, node, *given[name], place)
     if receiver is not None and function.cls is not None:
         at = receiver.place
@@ -60,14 +62,18 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
                 operand = given[host_name]
                 if operand[1].holds_tensors and operand[1].zero is False:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
-    returned = substitute(summary.returns, places)
+    returned, handed_on = summary.returns, summary.returns.obj
+    if not is_here:
+        elsewhere.note(frame.flow, node, function)
+        returned = elsewhere.value(returned, node, places)
+    returned = substitute(returned, places)
     redirected = frame.env is not None and DEFAULT_PLACE in frame.env  # what it makes is made there
-    if (summary.captured and frame.stale(summary.captured)) or (redirected and not returned.place.is_there):
+    if (is_here and summary.captured and frame.stale(summary.captured)) or (redirected and not returned.place.is_there):
         returned = without_place(returned)
     if returned.kind == MODULE and returned.obj is not None:
         # the argument that is handed back, or what each call makes anew
         handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
-        returned = returned.but(obj=handed_in.get(returned.obj, node))
+        returned = returned.but(obj=handed_in.get(handed_on, node))
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -15,7 +19,8 @@ from devlint.flow.value import Value
 from devlint.source import Source
 
 if TYPE_CHECKING:
-    from devlint.flow import Summary
+    from devlint.flow import Flow, Summary
+    from devlint.flow.index import View
 
 # roles
 MAIN, DEVICE_SIDE, HOST_SIDE, CONSTRUCTOR, PLAIN = "main", "device", "host", "constructor", "plain"
@@ -49,13 +54,18 @@ _MODULE_ATTRIBUTES = frozenset(
 )
 
 
+_NUMBERS = itertools.count(1)  # of functions and classes, through all files
+
+
 class Function:
-    """A ``def`` of the file. ``scope`` identifies it in places."""
+    """A ``def`` of the file. ``scope`` identifies it in places; ``home`` is the flow that follows it."""
+
+    home: Flow
 
     def __init__(self, node: cst.FunctionDef, cls: Class | None, outer: Function | None) -> None:
         self.node, self.cls, self.outer = node, cls, outer
         self.name = node.name.value
-        self.scope = id(node)
+        self.scope = next(_NUMBERS)
         self.role = PLAIN
         self.decorators = [
             dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators
@@ -144,15 +154,19 @@ def _keeps_function(decorator: str) -> bool:
 
 
 class Class:
-    """A ``class`` of the file: its bases, methods, and what its attributes hold."""
+    """A ``class`` of the file: its bases, methods, and what its attributes hold. ``home`` is the flow it belongs to."""
+
+    home: Flow | None = None
 
     def __init__(self, node: cst.ClassDef) -> None:
         self.node = node
         self.name = node.name.value
-        self.scope = id(node)
+        self.scope = next(_NUMBERS)
         self.sets_by_variable = False  # setattr(self, name, ...)
         self.bases: list[str] = []  # qualified, or the name of a class of the file
         self.local_bases: list[Class] = []
+        self.project_bases: list[str] = []  # those that are classes of other files of the project
+        self.learned_from: str | None = None  # the one of them that tells that it is a module
         self.methods: dict[str, Function] = {}
         self.attrs: dict[str, Value] = {}
         self.stores: dict[str, list[tuple[cst.CSTNode, Value, Function]]] = {}
@@ -166,11 +180,12 @@ class Class:
         self.is_module = self.is_dataset = False
 
     def find_method(self, name: str) -> Function | None:
-        """The method of that name, of the class or the nearest base that has one."""
+        """The method of that name, of the class or the nearest base that has one, in whichever file."""
         for cls in self.lineage:
             if name in cls.methods:
                 return cls.methods[name]
-        return None
+        heir = self.home.heir(self, name) if self.home is not None else None
+        return heir.methods.get(name) if heir is not None else None
 
     @cached_property
     def lineage(self) -> list[Class]:
@@ -209,11 +224,13 @@ class Class:
 
 
 class Scope:
-    """All declarations of one file."""
+    """All declarations of one file. ``project``: the files around it; ``around``: names bound around what it holds."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.imports: dict[str, str] = {}
+    def __init__(
+        self, source: Source, project: View | None = None, around: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.source, self.project = source, project
+        self.imports: dict[str, str] = dict(around)
         self.functions: dict[cst.FunctionDef, Function] = {}
         self.classes: dict[cst.ClassDef, Class] = {}
         self.globals_written: set[str] = set()
@@ -238,7 +255,13 @@ class Scope:
 
     def _read_stars(self) -> None:
         """``from models.common import *`` is how some projects come by ``torch`` and ``nn``."""
-        if any(isinstance(node.names, cst.ImportStar) for node in self.source.nodes_of(cst.ImportFrom)):
+        stars = [node for node in self.source.nodes_of(cst.ImportFrom) if isinstance(node.names, cst.ImportStar)]
+        if self.project is not None:
+            for node in stars:
+                package = "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
+                for name in self.project.starred(package):
+                    self.imports.setdefault(name, f"{package}{'' if package.endswith('.') else '.'}{name}")
+        if stars:
             for alias, name in _CUSTOMARY.items():
                 self.imports.setdefault(alias, name)
 
@@ -320,20 +343,24 @@ class Scope:
                 if local is not None and local is not cls:
                     cls.local_bases.append(local)
                     local.subclasses.append(cls)
+                elif name and self.project is not None and self.project.find(name) is not None:
+                    cls.project_bases.append(name)
         for cls in self.classes.values():
             outside = {name for c in cls.lineage for name in c.bases}
-            tails = {name.rpartition(".")[2] for name in outside}
-            cls.is_dataset = bool(outside & table.DATASETS) or any(t.endswith("Dataset") for t in tails)
-            cls.is_module = (
-                bool(outside & table.MODULE_BASES)
-                or any(name.startswith("torch.nn.") for name in outside)
-                or any(_MODULE_BASE.search(tail) for tail in tails)
-                or (
-                    bool(tails)
-                    and "forward" in cls.methods
-                    and cls.find_method("__init__") is not None
-                    and _makes_layers(cls)
-                )
+            ends, known = outside, outside
+            if self.project is not None:
+                for known_base in [name for c in cls.lineage for name in c.project_bases]:
+                    ancestry = self.project.ancestry(known_base)
+                    if is_module(ancestry.outside) and not is_module(outside):
+                        cls.learned_from = cls.learned_from or known_base
+                    ends = ends - {known_base} | ancestry.outside
+                    known = known | ancestry.known | ancestry.outside
+            cls.is_dataset = _is_dataset(known)
+            cls.is_module = is_module(ends) or (
+                bool(outside)
+                and "forward" in cls.methods
+                and cls.find_method("__init__") is not None
+                and _makes_layers(cls)
             )
 
     @property
@@ -411,6 +438,18 @@ _MODULE_BASE = re.compile(
     r"^(Module|nn\.Module|LightningModule|PreTrainedModel|ModelMixin|PreTrainedModelMixin|Metric|BaseModel|"
     r"\w*PreTrainedModel|\w+Layer|\w+Module)$"
 )
+
+
+def _is_dataset(bases: AbstractSet[str]) -> bool:
+    return bool(bases & table.DATASETS) or any(name.rpartition(".")[2].endswith("Dataset") for name in bases)
+
+
+def is_module(bases: AbstractSet[str]) -> bool:
+    """Whether a class with bases of these names is a module."""
+    return any(
+        name in table.MODULE_BASES or name.startswith("torch.nn.") or _MODULE_BASE.search(name.rpartition(".")[2])
+        for name in bases
+    )
 
 
 def _is_of_host(cls: Class | None) -> bool:
