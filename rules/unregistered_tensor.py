@@ -6,6 +6,7 @@ from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.flow.scope import Class
 from devlint.rule import Rule
+from devlint.rules._modules import after_super
 from devlint.rules._places import where
 
 
@@ -109,11 +110,11 @@ class UnregisteredTensor(Rule):
         none = [s for s in others if isinstance(s, cst.Assign) and self.code(s.value) == "None"]
         if none:
             # `self.x = None` first: registered there, and what is assigned later stays registered
-            if len(none) != 1 or len(none[0].targets) != 1 or not self._after_super(none[0]):
+            if len(none) != 1 or len(none[0].targets) != 1 or not after_super(self, none[0]):
                 return None
             call = f'{self.code(target.value)}.register_buffer("{name}", None, persistent=False)'
             return self.fix(f"register `{name}` as a buffer before it is made", self.replace(none[0], call), safe=False)
-        if not self._after_super(statement):
+        if not after_super(self, statement):
             return None
         start, _ = self.source.offsets(target)
         value_start, value_end = self.source.offsets(statement.value, outer=True)
@@ -126,14 +127,3 @@ class UnregisteredTensor(Rule):
             self.replace_between(value_end, value_end, ", persistent=False)"),
             safe=True,
         )
-
-    def _after_super(self, statement: cst.CSTNode) -> bool:
-        """Buffers can be registered once `nn.Module.__init__` has run."""
-        function = self.flow.function(statement)
-        if function is None or function.name != "__init__":
-            return True
-        at, _ = self.source.offsets(statement)
-        for call in self.source.nodes_of(cst.Call):
-            if self.enclosing(call, cst.FunctionDef) is function.node and self.code(call.func).endswith("__init__"):
-                return self.source.offsets(call)[0] < at
-        return False

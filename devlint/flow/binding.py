@@ -118,6 +118,8 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
         name = constant if constant is not None else "*"
         items[name] = value if constant is not None or "*" not in items else join(items["*"], value)
         env[container] = base.but(items=items)
+        if container.startswith("self.") and frame.cls is not None:
+            frame.flow.store(frame.cls, container[5:], env[container], target, frame)
     elif base.kind in (LIST, TUPLE) and container is not None:
         env[container] = Value(LIST, items=join(element(base), value))
     elif base.kind == THING and container is not None and key is None:

@@ -202,8 +202,7 @@ def _container_method(
         items = given if receiver.items is None else join(receiver.items, given)
         longer = receiver.but(items=items, ref=None)
         frame.change(receiver, key, longer)
-        is_bound = frame.env is not None and key in frame.env
-        if key is not None and key.startswith("self.") and frame.cls is not None and not is_bound:
+        if key is not None and key.startswith("self.") and frame.cls is not None:
             frame.flow.store(frame.cls, key[5:], longer, node, frame)
         return NOTHING
     if kind == DICT:

@@ -108,6 +108,29 @@ def _holds(value: Value) -> bool:
     return value.kind == MODULE and value.holds
 
 
+def has_tensors(value: Value, above: tuple[Class, ...] = ()) -> bool:
+    """Whether a module surely has parameters or buffers, its own or those of its parts."""
+    if value.holds:
+        return True
+    if isinstance(value.ref, str):
+        fact = table.MODULES.get(value.ref)
+        made = value.obj
+        # nn.LayerNorm(8, elementwise_affine=False) has none
+        plain = not (
+            isinstance(made, cst.Call) and any(a.keyword is not None and "affine" in a.keyword.value for a in made.args)
+        )
+        return fact is not None and fact.tensors == "default" and plain
+    if not isinstance(value.ref, Class) or value.ref in above:
+        return False
+    held = [v for cls in value.ref.lineage for v in cls.attrs.values()]
+    return any(
+        has_tensors(v, (*above, value.ref))
+        if v.kind == MODULE
+        else v.kind == TENSOR and v.ref in ("parameter", "buffer")
+        for v in held
+    )
+
+
 def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
     """``self.register_buffer("mask", mask)`` and its kin."""
     given = args.get(0, "name")

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.modules import has_tensors
+from devlint.flow.names import dotted, target_names
+from devlint.flow.scope import Class
+from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
+from devlint.rule import Rule
+from devlint.rules._modules import after_super
+
+
+class UnregisteredModule(Rule):
+    """Modules or parameters in a plain list, tuple or dict are no part of the module that holds them.
+
+    ## What it does
+    Reports `self.x = [...]`, a tuple or a dict in an `nn.Module`, where modules with parameters, or parameters, are
+    put into it: by a literal, a comprehension, `append` or an item.
+
+    ## Why is this bad
+    A module knows the modules and parameters that are its attributes, and those in `nn.ModuleList`, `nn.ModuleDict`
+    and their kin. It does not look into Python's containers: `module.to(device)` leaves what is in them on the host,
+    and the first input that was moved raises. `parameters()` does not have them either, so no optimizer trains them;
+    `state_dict()` does not save them, and `eval()` does not reach them.
+
+    ## Example
+    ```python
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self, width, depth):
+            super().__init__()
+            self.layers = [nn.Linear(width, width) for _ in range(depth)]
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+    ```
+
+    ## Use instead
+    ```python
+    from torch import nn
+
+
+    class Net(nn.Module):
+        def __init__(self, width, depth):
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(depth)])
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+    ```
+
+    ## Fix safety
+    The fix wraps the container in `nn.ModuleList`, `nn.ModuleDict`, `nn.ParameterList` or `nn.ParameterDict`. It is
+    unsafe: new keys appear in `state_dict()`, so that older checkpoints lack them, and the optimizer gets more to
+    train. No fix is offered for a container of other things as well, for keys that may be no strings, and before
+    `super().__init__()` has run.
+
+    ## Limits
+    Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something
+    that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one, which is how
+    a module is hidden on purpose, and modules that the constructor is given are not reported, and neither are modules
+    without parameters and buffers.
+
+    ## References
+    - [torch.nn.ModuleList](https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
+    - [torch.nn.ParameterList](https://pytorch.org/docs/stable/generated/torch.nn.ParameterList.html)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        reported: set[cst.CSTNode] = set()
+        for cls in self.flow.scope.classes.values():
+            if cls.is_module and _is_torchs(cls):
+                for name in cls.stores:
+                    self._attribute(cls, name, reported)
+
+    def _attribute(self, cls: Class, name: str, reported: set[cst.CSTNode]) -> None:
+        stores = self.flow.stores(cls, name)
+        held = [(statement, value) for statement, value in stores if _held(value)]
+        made = [s for s, v in stores if isinstance(s, cst.Assign | cst.AnnAssign) and v.kind in _PLAIN]
+        if not held or not made or made[0] in reported:
+            return
+        if any(value.kind == MODULE for _, value in stores):
+            return  # self.layers = nn.ModuleList(self.layers)
+        put = [each for statement, _ in held for each in self._put(statement) if not self._is_elsewhere(each[0])]
+        if not put or (len(stores) == 1 and _is_list_of_one(made[0])) or self._takes_care(cls, name):
+            return  # self._teacher = [teacher]: hidden from the parameters on purpose
+        reported.add(made[0])
+        node, value = put[0]
+        parameters = value.kind == TENSOR
+        what = "parameters" if parameters else "modules"
+        container = next(value.kind for statement, value in stores if statement is made[0])
+        stay = "" if value.place.is_there else ", and stay where they are when it is moved"
+        notes = [self.note(node, f"this is one of the {what}")] if self._is_below(node, made[0]) else []
+        self.report(
+            made[0],
+            f"`self.{name}` is a plain {_PLAIN[container]}: the {what} in it are no part of `{cls.name}`{stay}",
+            notes=notes,
+            fix=self._fix(made[0], container, [value for _, value in held], parameters),
+        )
+
+    def _is_below(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
+        return self.source.offsets(node)[0] > self.source.offsets(statement)[1]
+
+    # what is put in -------------------------------------------------------------------------------
+
+    def _put(self, statement: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, Value]]:
+        """The expressions that a store puts into the container, and what of each is a module or a parameter."""
+        if isinstance(statement, cst.Subscript):  # self.heads[key] = nn.Linear(8, 2)
+            above = self.enclosing(statement, cst.Assign)
+            todo = [above.value] if above is not None else []
+        elif isinstance(statement, cst.Call):  # self.layers.append(layer)
+            todo = [arg.value for arg in statement.args[-1:]]
+        else:
+            todo = [statement.value] if isinstance(statement, cst.Assign | cst.AnnAssign) and statement.value else []
+        while todo:
+            node = todo.pop(0)
+            if isinstance(node, cst.List | cst.Tuple | cst.Dict):
+                todo += [item.value for item in node.elements]
+            elif isinstance(node, cst.ListComp | cst.GeneratorExp):
+                todo.append(node.elt)
+            elif isinstance(node, cst.DictComp):
+                todo.append(node.value)
+            elif isinstance(node, cst.Call) and dotted(node.func) in ("list", "tuple", "dict") and len(node.args) == 1:
+                todo.append(node.args[0].value)
+            else:
+                yield from ((node, value) for value in _held(self.flow.value(node)) if value.obj is not SEVERAL)
+
+    def _is_elsewhere(self, node: cst.CSTNode) -> bool:
+        """Whether what is put in is, or may be, registered on its own."""
+        if isinstance(node, cst.Attribute | cst.Subscript):
+            return True  # [self.stem, self.body], self.heads[0]
+        if not isinstance(node, cst.Name):
+            return False
+        function = self.enclosing(node, cst.FunctionDef)
+        for other in tree.walk(function) if function is not None else ():
+            if not isinstance(other, cst.Name) or other is node or other.value != node.value:
+                continue
+            above = self.parent(other)
+            if isinstance(above, cst.Assign) and above.value is other:
+                if any(isinstance(target.target, cst.Attribute) for target in above.targets):
+                    return True  # self.neck = neck
+            elif isinstance(above, cst.Arg):
+                call = self.parent(above)  # setattr(self, name, cell); nn.Sequential(*layers)
+                if not isinstance(call, cst.Call) or dotted(call.func) not in _LOOKS:
+                    return True
+        return False
+
+    def _takes_care(self, cls: Class, name: str) -> bool:
+        """Whether the class takes care of what is in the container: registers it, or moves it."""
+        if any(cls.find_method(method) for method in _OWN):
+            return True  # def parameters(self): ...
+        path = f"self.{name}"
+        for owner in (*cls.lineage, *cls.descendants):
+            for node in tree.walk(owner.node.body):
+                if isinstance(node, cst.Call):
+                    last = node.func.attr.value if isinstance(node.func, cst.Attribute) else dotted(node.func)
+                    if last in _REGISTERS:
+                        return True  # self.add_module(f"layer{i}", layer)
+                    if last not in _LOOKS and any(self.code(arg.value) == path for arg in node.args):
+                        return True  # self.net = nn.Sequential(*self.layers)
+                    if (
+                        last in table.MOVES
+                        and isinstance(node.func, cst.Attribute)
+                        and self._is_of(node.func.value, path)
+                    ):
+                        return True  # self.banks[name].to(x.device)
+                elif isinstance(node, cst.Attribute) and node.attr.value == "_modules":
+                    return True  # self._modules.update(...)
+        return False
+
+    def _is_of(self, node: cst.BaseExpression, path: str) -> bool:
+        """Whether an expression is an element of the container: `self.layers[0]`, or what a loop over it binds."""
+        if path in self.code(node):
+            return True
+        if not isinstance(node, cst.Name):
+            return False
+        loop = self.enclosing(node, cst.For, cst.ListComp, cst.GeneratorExp, cst.DictComp)
+        while loop is not None:
+            over = loop if isinstance(loop, cst.For) else loop.for_in
+            bound: set[str] = set()
+            target_names(over.target, bound)
+            if node.value in bound and path in self.code(over.iter):
+                return True  # for layer in self.layers: layer.to(device)
+            loop = self.enclosing(loop, cst.For, cst.ListComp, cst.GeneratorExp, cst.DictComp)
+        return False
+
+    # the fix --------------------------------------------------------------------------------------
+
+    def _fix(self, statement: cst.CSTNode, container: str, values: list[Value], parameters: bool) -> Fix | None:
+        value = getattr(statement, "value", None)
+        wanted = TENSOR if parameters else MODULE
+        if not isinstance(value, cst.BaseExpression) or not after_super(self, statement):
+            return None
+        if any(item.kind != wanted for each in values for item in _items(each)):
+            return None  # [nn.Linear(2, 2), "relu", None]
+        if container == DICT and not all(key.isidentifier() for each in values for key in each.items):
+            return None  # {task: nn.Linear(2, 2) for task in tasks}: `nn.ModuleDict` takes strings only
+        kinds = f"{'Parameter' if parameters else 'Module'}{'Dict' if container == DICT else 'List'}"
+        wrapper = self._named(f"torch.nn.{kinds}")
+        if wrapper is None or (isinstance(value, cst.Tuple) and not value.lpar):
+            return None
+        title = f"hold them in `{wrapper}`"
+        if isinstance(value, cst.List | cst.Dict) and not value.elements:
+            return self.fix(title, self.replace(value, f"{wrapper}()", outer=True), safe=False)
+        if isinstance(value, cst.Call) and dotted(value.func) in ("list", "tuple"):
+            return self.fix(title, self.replace(value.func, wrapper), safe=False)
+        return self.fix(title, self.insert_before(value, f"{wrapper}("), self.insert_after(value, ")"), safe=False)
+
+    def _named(self, qualified: str) -> str | None:
+        """What the file calls a name of torch's; ``None`` where it imports none of the packages on the way."""
+        package, rest = qualified, ""
+        while package:
+            for alias, name in self.flow.scope.imports.items():
+                if name == package:
+                    return alias + rest
+            package, _, last = package.rpartition(".")
+            rest = f".{last}{rest}"
+        return None
+
+
+#: Python's containers, as the flow knows them.
+_PLAIN = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
+#: Methods by which a class moves, or counts, its parts itself.
+_OWN = ("_apply", "to", "cuda", "parameters", "named_parameters", "named_modules", "__setattr__", "__getattr__")
+_REGISTERS = frozenset({"add_module", "register_module", "register_parameter", "setattr", "__setattr__"})
+#: What takes a container or a module and does not keep it.
+_LOOKS = frozenset(
+    "len enumerate zip reversed list tuple iter next range print isinstance issubclass sorted str type id repr map "
+    "filter any all max min sum dict set append insert extend".split()
+)
+
+
+def _is_torchs(cls: Class) -> bool:
+    """Whether the class is surely a module of torch: a base called `BaseModel` may be any library's."""
+    outside = {base.rpartition(".")[2] for owner in cls.lineage for base in owner.bases}
+    return bool(outside - {"BaseModel", "ABC", *(owner.name for owner in cls.lineage)})
+
+
+def _held(value: Value) -> list[Value]:
+    """The modules that have tensors, and the parameters, that a value is or holds, and that are made here."""
+    if value.kind == MODULE:
+        made_here = value.obj is None or isinstance(value.obj, cst.Call)
+        return [value] if (made_here or value.obj is SEVERAL) and has_tensors(value) else []
+    if value.kind == TENSOR:
+        return [value] if value.ref == "parameter" else []
+    return [held for item in _items(value) for held in _held(item)]
+
+
+def _items(value: Value) -> list[Value]:
+    """What a container holds, one by one as far as that is known."""
+    if value.kind not in _PLAIN or not value.items:
+        return []
+    if value.kind == DICT:
+        return list(value.items.values())
+    if value.kind == LIST:
+        return list(value.ref) if isinstance(value.ref, tuple) else [value.items]
+    return list(value.items)
+
+
+def _is_list_of_one(statement: cst.CSTNode) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(value, cst.List | cst.Tuple) and len(value.elements) == 1
