@@ -96,7 +96,7 @@ class UnregisteredModule(Rule):
         if any(value.kind == MODULE for _, value in stores):
             return  # self.layers = nn.ModuleList(self.layers)
         put = [each for statement, _ in held for each in self._put(statement) if not self._is_elsewhere(each[0])]
-        if not put or (len(stores) == 1 and _is_list_of_one(made[0])) or self._takes_care(cls, name):
+        if not put or all(_is_list_of_one(statement) for statement, _ in stores) or self._takes_care(cls, name):
             return  # self._teacher = [teacher]: hidden from the parameters on purpose
         reported.add(made[0])
         node, value = put[0]

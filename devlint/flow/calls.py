@@ -238,7 +238,7 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         # no module, whatever the name it is held in: what it gives may be images and arrays
         return Value(INSTANCE, ref=None, text="pipeline")
     if name.startswith("torchmetrics."):
-        return UNKNOWN
+        return modules.metric(frame, node, name, args)
     function = frame.scope.function_names.get(name)
     if function is not None:
         return project_calls.call(frame, node, function, args, receiver=None)

@@ -269,6 +269,8 @@ def operate(
         pinned = left.pinned if type(node) is cst.AugAssign and a in tensors else False if place.is_host else None
         ref = "mask" if mask and bitwise else None
         tracked = frame.tracked((left, right))
+        if type(node) is cst.AugAssign and left.ref == "non-leaf":
+            ref, tracked = left.ref, left.tracked  # `w -= lr * w.grad` is the same tensor still
         result = tensor(place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned, tracked=tracked)
         return result if TENSOR in (a, b) or (a in tensors and b in tensors) else _as_opaque(result, chosen)
     if a == DICT and b == DICT and operator in (cst.BitOr, cst.BitOrAssign):

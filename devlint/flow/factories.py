@@ -103,7 +103,8 @@ def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     first = args.value(0)
     if first is not None and first.holds_tensors and first.place.is_there:
         place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
-    return tensor(place, node, pinned=False, tracked=False)
+    zero = False if first is not None and first.kind in (LIST, TUPLE) else None
+    return tensor(place, node, zero=zero, pinned=False, tracked=False)
 
 
 def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
@@ -125,9 +126,9 @@ def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
 def wrap(node: cst.Call, name: str, args: Args) -> Value:
     """``Parameter``, ``Buffer``, ``Variable``: the tensor they are given, where it is."""
     value = args.value(0, "data") or UNKNOWN
-    is_parameter = name.endswith("Parameter")
-    asked = args.get(None if name.endswith("Variable") else 1, "requires_grad")
-    grad = is_parameter and (asked is None or is_true(asked[0]))
+    is_parameter, is_variable = name.endswith("Parameter"), name.endswith("Variable")
+    asked = args.get(None if is_variable else 1, "requires_grad")
+    grad = is_parameter if asked is None else (is_parameter or is_variable) and is_true(asked[0])
     tracked = True if grad else False if asked is not None and is_false(asked[0]) else None
     if value.kind == TENSOR:
         return value.but(

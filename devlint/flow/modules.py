@@ -58,13 +58,27 @@ def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args:
             held = held if held.ref is not None else None
         else:
             held = None
+    zero = None
+    holds = fact.tensors == "always" or any(_holds(v) for _, v in args.all)
     if fact.tensors == "argument":
         given_tensors = [v for _, v in args.all if v.kind in (TENSOR, THING)]
         if given_tensors:
             place = given_tensors[0].place
+            holds = holds or fact.kind == "loss"
+            # a weight for each class has a dimension; for `pos_weight=` a number will do
+            zero = given_tensors[0].zero if name.startswith("torch.nn.BCE") else False
     _put_in(frame, node, args)
-    holds = fact.tensors == "always" or any(_holds(v) for _, v in args.all)
-    return Value(MODULE, place, node, ref=name, obj=node, items=held, holds=holds)
+    return Value(MODULE, place, node, ref=name, obj=node, items=held, holds=holds, zero=zero)
+
+
+def metric(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """A metric of torchmetrics whose states are tensors that its constructor makes."""
+    known = name.rpartition(".")[2] in table.METRICS and args.get(None, "multidim_average") is None
+    return Value(MODULE, frame.default_place(), node, ref=name, obj=node, holds=True) if known else UNKNOWN
+
+
+def _of_torchmetrics(module: Value) -> bool:
+    return isinstance(module.ref, str) and module.ref.startswith("torchmetrics.")
 
 
 def wrapped(args: Args, node: cst.Call) -> Value:
@@ -160,6 +174,9 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     """``model(x)``."""
     operands = [*args.positional, *args.keywords.values()]
     reference = module.ref
+    if _of_torchmetrics(module):
+        frame.meet(node, [(node.func, module), *operands], "an update of the metric", strict=True)
+        return UNKNOWN
     if not (isinstance(reference, str) and reference in table.MODULES):
         copies.may_be_done(frame)
     if isinstance(reference, str):
@@ -167,7 +184,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         holds = module.holds
         first = [pair for pair in args.positional[:1] if pair[1].holds_tensors]
         if fact is not None and fact.kind == "loss":
-            chosen = frame.meet(node, operands, f"`{reference}`", strict=False)
+            fed = [(node.func, module), *operands] if holds else operands
+            chosen = frame.meet(node, fed, f"`{reference}`", strict=False)
             if chosen is None:
                 return Value(THING, UNKNOWN_PLACE, node)
             return tensor(chosen.place, chosen.origin, zero=True)
@@ -245,7 +263,7 @@ def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, nam
         return moves.move_module(frame, node, func, module, place)
     if name in ("append", "extend", "insert", "load_state_dict", "zero_grad", "apply", "__len__"):
         return module if name == "apply" else UNKNOWN
-    if name == "forward":
+    if name == "forward" or (name == "update" and _of_torchmetrics(module)):
         return call(frame, node, module, args)
     if name in ("items", "values"):
         inner = Value(MODULE, module.place, module.origin)

@@ -9,7 +9,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, flag
 from devlint.flow.facts import Copy, Move
 from devlint.flow.frame import Frame
-from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
+from devlint.flow.place import DIFFERENT, HOST, SOMEWHERE, UNKNOWN_PLACE, Place, relation
 from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import (
     DATA,
@@ -62,13 +62,16 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
         pinned = receiver.pinned if same_place else None
         if target.is_host and receiver.place.is_there and non_blocking:
             pinned = True  # what such a copy is written to
+        ref = receiver.ref if receiver.ref == "mask" else None
+        if (receiver.grad or receiver.ref == "parameter") and relation(receiver.place, target) == DIFFERENT:
+            ref = "non-leaf"
         return Value(
             TENSOR,
             target,
             receiver.origin if same_place else node,
             pinned=pinned,
             zero=receiver.zero,
-            ref=receiver.ref if receiver.ref == "mask" else None,
+            ref=ref,
             tracked=tracked,
         )
     if kind == THING:

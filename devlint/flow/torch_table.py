@@ -587,6 +587,19 @@ MODULES: dict[str, ModuleFact] = {
     **_modules("LinearCrossEntropyLoss", "always", "loss"),
 }
 
+#: Metrics of torchmetrics whose states are tensors from the start; those of others are lists, or it depends.
+METRICS: frozenset[str] = frozenset(
+    [
+        prefix + name
+        for prefix in ("", "Binary", "Multiclass", "Multilabel")
+        for name in _names(
+            "Accuracy CohenKappa ConfusionMatrix F1Score FBetaScore HammingDistance JaccardIndex MatthewsCorrCoef "
+            "NegativePredictiveValue Precision Recall Specificity StatScores"
+        )
+    ]
+    + _names("MeanAbsoluteError MeanSquaredError PearsonCorrCoef")
+)
+
 #: Base classes outside torch.nn whose subclasses are modules.
 MODULE_BASES: frozenset[str] = frozenset(
     {

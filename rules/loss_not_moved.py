@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Meeting
+from devlint.flow.value import MODULE
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._places import device_expression, where
+
+
+class LossNotMoved(Rule):
+    """A loss or a metric holds tensors on the host, and is handed tensors that are on a device.
+
+    ## What it does
+    Reports a loss of `torch.nn` that was given a weight (`nn.CrossEntropyLoss(weight=w)`), or a metric of torchmetrics
+    that keeps its state in tensors, where it is never moved and what it is called with was.
+
+    ## Why is this bad
+    Such a loss is a module with a buffer, and such a metric one with states: they live on the host until they are
+    moved, like the parameters of a model. The first call with tensors that are on the device raises `Expected all
+    tensors to be on the same device`; torchmetrics says that it encountered different devices.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+
+    def train(model: nn.Module, loader, device):
+        model.to(device)
+        criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]))
+        for x, y in loader:
+            x, y = x.to(device), y.to(device)
+            criterion(model(x), y).backward()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    def train(model: nn.Module, loader, device):
+        model.to(device)
+        criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0])).to(device)
+        for x, y in loader:
+            x, y = x.to(device), y.to(device)
+            criterion(model(x), y).backward()
+    ```
+
+    ## Fix safety
+    The fix moves the loss or the metric where it is made: safe. Where no expression that names the device is sure to
+    be bound there, no fix is offered.
+
+    ## Limits
+    Silent for a loss that is an attribute of a module, and moves with it, for weights whose place is not known, and for
+    metrics that keep what they are given in lists.
+
+    ## References
+    - [torch.nn.CrossEntropyLoss](https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
+    - [Metrics and devices](https://lightning.ai/docs/torchmetrics/stable/pages/overview.html#metrics-and-devices)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        reported: set[cst.CSTNode] = set()
+        for meeting in self.flow.facts.meetings.values():
+            made = meeting.host.origin
+            if meeting.host.kind != MODULE or not isinstance(made, cst.Call) or made in reported:
+                continue
+            name = self.flow.name_of(made)
+            fact = table.MODULES.get(name)
+            is_loss = fact is not None and fact.kind == "loss"
+            if is_loss or name.startswith("torchmetrics."):
+                reported.add(made)
+                self._report(made, meeting, "weight" if is_loss else "state")
+
+    def _report(self, made: cst.Call, meeting: Meeting, what: str) -> None:
+        name, there = short(self.code(meeting.host_node)).removesuffix(".update"), short(self.code(meeting.there_node))
+        self.report(
+            made,
+            f"`{name}` is never moved: its {what} is on the host, and meets `{there}` on {where(meeting.there.place)}",
+            notes=[self.note(meeting.node, "they meet here")],
+            fix=self._fix(made, meeting),
+        )
+
+    def _fix(self, made: cst.Call, meeting: Meeting) -> Fix | None:
+        device = device_expression(self.flow, made, meeting.there_node, meeting.there)
+        if device is None or not self._is_set(device, made):
+            return None
+        return self.fix(f"move it: `.to({device})`", self.insert_after(made, f".to({device})"), safe=True)
+
+    def _is_set(self, device: str, at: cst.CSTNode) -> bool:
+        """Whether a constructor has set `self.device` by then."""
+        function = self.flow.function(at)
+        if not device.startswith("self.") or function is None or function.cls is None or function.name != "__init__":
+            return True
+        before, _ = self.source.offsets(at)
+        stores = self.flow.stores(function.cls, device.partition(".")[2])
+        return any(self.source.offsets(statement)[0] < before for statement, _ in stores)

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint.finding import Edit, Fix, Note
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Move
+from devlint.flow.value import DICT, LIST, TENSOR, TUPLE, Value
+from devlint.rule import Rule
+from devlint.rules._moves import destination, short
+
+
+class NonLeafParameter(Rule):
+    """A parameter is moved where it is made, and what is kept is no parameter any more.
+
+    ## What it does
+    Reports `nn.Parameter(t).to(device)` kept as an attribute of a module, and a moved copy of a tensor that requires
+    gradients where a leaf is wanted: given to an optimizer, or asked for its `grad`.
+
+    ## Why is this bad
+    To move a tensor that requires gradients is an operation that autograd records: its result is a plain tensor,
+    computed from the parameter, and no leaf. A module does not register it: it is missing from `parameters()` and
+    `state_dict()`, and is never trained. An optimizer refuses it ("can't optimize a non-leaf Tensor"), and its `grad`
+    stays `None`. As long as the device is the host nothing moves, the parameter itself comes back, and all is well.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Gate(nn.Module):
+        def __init__(self, width, device):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(width)).to(device)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Gate(nn.Module):
+        def __init__(self, width, device):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(width).to(device))
+    ```
+
+    ## Fix safety
+    The fix moves the values first and makes the parameter, or asks for gradients, then. It is safe: the values are the
+    same, and on the host nothing changes. Where the parameter is made in another statement no fix is offered.
+
+    ## Limits
+    Silent where the moved copy is only computed with, where the place of the data is not known, and where
+    `retain_grad()` is called.
+
+    ## References
+    - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
+    - [torch.nn.Parameter](https://pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        copies = {node: move for node, move in self.flow.facts.moves.items() if self.flow.value(node).ref == "non-leaf"}
+        if not copies:
+            return
+        for node, (message, notes) in {**self._graded(), **self._optimized(), **self._stored(copies)}.items():
+            move = copies.get(node)
+            if move is not None:
+                self.report(node, message, notes=notes, fix=self._fix(move))
+
+    # where a leaf is wanted -----------------------------------------------------------------------
+
+    def _stored(self, copies: dict[cst.CSTNode, Move]) -> dict[cst.CSTNode | None, tuple[str, list[Note]]]:
+        """Copies of parameters that are attributes of a module."""
+        found: dict[cst.CSTNode | None, tuple[str, list[Note]]] = {}
+        for cls in self.flow.scope.classes.values():
+            if not cls.is_module:
+                continue
+            for name in cls.stores:
+                stores = self.flow.stores(cls, name)
+                registered = any(value.ref == "parameter" for _, value in stores)
+                for statement, value in stores:
+                    move = copies.get(value.origin) if value.origin is not None else None
+                    if value.ref != "non-leaf" or move is None or move.value.ref != "parameter":
+                        continue  # self.x = torch.ones(3, requires_grad=True).to(device)  was never registered
+                    to = destination(self, move)
+                    message = f"`self.{name}` is no parameter: what moving one to {to} gives is a plain tensor"
+                    if registered:
+                        message = f"`self.{name}` is a parameter, and what moving it to {to} gives is a plain tensor"
+                    apart = statement is not self.parent(move.node)
+                    found[move.node] = (message, [self.note(statement, "it is kept here")] if apart else [])
+        return found
+
+    def _optimized(self) -> dict[cst.CSTNode | None, tuple[str, list[Note]]]:
+        """Copies that are handed to an optimizer."""
+        found: dict[cst.CSTNode | None, tuple[str, list[Note]]] = {}
+        for call in self.flow.calls(*table.OPTIMIZERS):
+            for arg in call.args[:1]:
+                for value in _tensors(self.flow.value(arg.value)):
+                    if _is_copy(value):
+                        message = "an optimizer is given what a move made of a leaf, and takes leaves only"
+                        found[value.origin] = (message, [self.note(call, "it is given to the optimizer here")])
+        return found
+
+    def _graded(self) -> dict[cst.CSTNode | None, tuple[str, list[Note]]]:
+        """Copies that are asked for their gradient."""
+        found: dict[cst.CSTNode | None, tuple[str, list[Note]]] = {}
+        attributes = [
+            node for node in self.source.nodes_of(cst.Attribute) if node.attr.value in ("grad", "retain_grad")
+        ]
+        kept = {self.flow.value(node.value).origin for node in attributes if node.attr.value == "retain_grad"}
+        for node in attributes:
+            value = self.flow.value(node.value)
+            if node.attr.value == "grad" and _is_copy(value) and value.origin not in kept:
+                name = short(self.code(node.value))
+                message = f"`{name}.grad` stays `None`: the move makes `{name}` a copy, and the leaf keeps the gradient"
+                found.setdefault(value.origin, (message, [self.note(node, "its `grad` is read here")]))
+        return found
+
+    # the fix --------------------------------------------------------------------------------------
+
+    def _fix(self, move: Move) -> Fix | None:
+        made = move.receiver
+        if not isinstance(made, cst.Call):
+            return None  # w.to(device)
+        start, end = self.source.offsets(made, outer=True)[1], self.source.offsets(move.node)[1]
+        suffix = self.source.text[start:end]
+        if any(start <= offset < end for offset, _ in self.source.comments):
+            return None
+        name = self.flow.name_of(made)
+        if name in table.WRAPPERS and made.args and not made.args[0].star:
+            data = made.args[0].value  # nn.Parameter(torch.ones(3)).to(device)
+            before, after = ("", "") if _is_primary(data) else ("(", ")")
+            return self.fix(
+                "move the data, and make the parameter of it there",
+                *([self.insert_before(data, before)] if before else []),
+                self.insert_after(data, after + suffix),
+                self.replace_between(start, end, ""),
+                safe=True,
+            )
+        asking: Edit | None = None
+        if isinstance(made.func, cst.Attribute) and made.func.attr.value == "requires_grad_" and not made.args:
+            _, data_end = self.source.offsets(made.func.value, outer=True)  # torch.ones(3).requires_grad_().to(device)
+            asking = self.replace_between(data_end, start, "")
+        elif self.flow.factory(made) is not None:
+            asking = self.remove_argument(made, "requires_grad")  # torch.ones(3, requires_grad=True).to(device)
+        if asking is None:
+            return None
+        title = "ask for gradients once it is there"
+        return self.fix(title, asking, self.replace_between(end, end, ".requires_grad_()"), safe=True)
+
+
+def _is_copy(value: Value) -> bool:
+    """A moved copy of a leaf that autograd tracks: not `x.to(device).detach().requires_grad_()`."""
+    return value.kind == TENSOR and value.ref == "non-leaf" and value.tracked is True and not value.grad
+
+
+def _tensors(value: Value) -> Iterator[Value]:
+    """The tensors in what an optimizer is given: a list, or groups of them."""
+    if value.kind == TENSOR:
+        yield value
+    elif value.kind == DICT:
+        for item in value.items.values():
+            yield from _tensors(item)
+    elif value.kind in (LIST, TUPLE) and value.items:
+        items = value.items if value.kind == TUPLE else value.ref if isinstance(value.ref, tuple) else [value.items]
+        for item in items:
+            yield from _tensors(item)
+
+
+def _is_primary(node: cst.BaseExpression) -> bool:
+    """Whether `.to(...)` may follow an expression as it stands."""
+    return bool(node.lpar) or isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
