@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import is_tensor_annotation
+from devlint.flow.scope import HOST_SIDE, Function
+from devlint.flow.value import DICT, LIST, TUPLE, Value
+from devlint.rule import Rule
+
+#: What a cached function may be asked about without end being in sight: devices and types are few.
+_FEW = frozenset("dtype torch_dtype device_type".split())
+
+
+class CachedDeviceTensor(Rule):
+    """A cache of function results holds tensors on a device, or the module that made them.
+
+    ## What it does
+    Reports `functools.lru_cache` and `functools.cache` on a method of a module, on a function that takes tensors, and,
+    where the cache has no bounds, on a function that gives tensors on a device for any number of arguments.
+
+    ## Why is this bad
+    A cache holds what it was asked and what it answered until newer entries push them out: without bounds, until the
+    program ends. On a method, `self` is part of each key, so that a module, its parameters and all its buffers stay
+    on the device after the last other reference is gone. A tensor as a key is found again only if it is the same
+    object; each new one is kept, with its result.
+
+    ## Example
+    ```python
+    from functools import lru_cache
+
+    import torch
+    from torch import nn
+
+
+    class Rotary(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.register_buffer("inverse", 1.0 / torch.arange(1.0, width))
+
+        @lru_cache(maxsize=32)
+        def table(self, n):
+            return torch.outer(torch.arange(n, device=self.inverse.device), self.inverse)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Rotary(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.register_buffer("inverse", 1.0 / torch.arange(1.0, width))
+            self.tables = {}
+
+        def table(self, n):
+            if n not in self.tables:
+                self.tables[n] = torch.outer(torch.arange(n, device=self.inverse.device), self.inverse)
+            return self.tables[n]
+    ```
+
+    ## Fix safety
+    The fix drops the decorator, where `self` or a tensor is in the keys. It is unsafe: the work is done anew in each
+    call then. Where it costs much, keep the results on the object, or key them by what the tensor stands for.
+
+    ## Limits
+    Decorators only. Silent for functions with a bounded cache and no tensor among their arguments, for those that are
+    asked about devices and types alone, and for what runs on the host, such as the methods of a data set. Caches
+    kept in dictionaries are not looked at.
+
+    ## References
+    - [functools.lru_cache](https://docs.python.org/3/library/functools.html#functools.lru_cache)
+    """
+
+    group = "memory"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        if "cache" not in self.source.text:
+            return
+        for function in self.flow.scope.functions.values():
+            for decorator in function.node.decorators:
+                bounded = self._bounds(decorator)
+                if bounded is not None and function.role != HOST_SIDE:
+                    self._check_function(function, decorator, bounded)
+
+    def _bounds(self, decorator: cst.Decorator) -> bool | None:
+        """Whether a cache has bounds; ``None`` where the decorator makes none."""
+        node = decorator.decorator
+        call = node if isinstance(node, cst.Call) else None
+        name = self.flow.scope.qualified(call.func if call is not None else node)
+        if name == "functools.cache":
+            return False
+        if name != "functools.lru_cache":
+            return None
+        size = (
+            next((a.value for a in call.args if a.keyword is None or a.keyword.value == "maxsize"), None)
+            if call
+            else None
+        )
+        return not (isinstance(size, cst.Name) and size.value == "None")
+
+    def _check_function(self, function: Function, decorator: cst.Decorator, bounded: bool) -> None:
+        name = function.name
+        of_object = function.takes_self and not function.is_classmethod
+        returned = function.summary.returns if function.summary is not None else None
+        gives_tensors = returned is not None and _is_there(returned)
+        cls = function.cls
+        if of_object and cls is not None and (cls.is_module or gives_tensors):
+            what = "the module and all that it has" if cls.is_module else "the object and what it was given"
+            said = f"the cache of `{name}` has `self` in its keys: it keeps {what} on the device after its last use"
+            self.report(function.node.name, said, fix=self._fix(decorator))
+            return
+        tensors = [p for p in function.params if is_tensor_annotation(p.annotation)]
+        if tensors:
+            first = tensors[0].name.value
+            self.report(
+                function.node.name,
+                f"the cache of `{name}` has the tensor `{first}` in its keys: it keeps each one, and finds none again",
+                notes=[self.note(tensors[0], "tensors with the same values are different keys")],
+                fix=self._fix(decorator),
+            )
+            return
+        asked = [p.name.value for p in function.params if not (names_device(p.name.value) or p.name.value in _FEW)]
+        if gives_tensors and not bounded and asked:
+            self.report(
+                function.node.name,
+                f"the cache of `{name}` has no bounds: a tensor on the device for each `{asked[0]}` stays for ever",
+            )
+
+    def _fix(self, decorator: cst.Decorator) -> Fix | None:
+        source = self.source
+        start, end = source.offsets(decorator)
+        first, below = source.lines[source.place(start)[0] - 1], source.lines[source.place(end)[0]]
+        if any(first <= offset < below for offset, _ in source.comments):
+            return None
+        return self.fix("drop the cache", self.replace_between(first, below, ""), safe=False)
+
+
+def _is_there(value: Value) -> bool:
+    """A tensor on a device, or a container with one in it."""
+    if value.kind in (LIST, TUPLE, DICT) and value.items:
+        items = value.items
+        inner = [items] if isinstance(items, Value) else items.values() if isinstance(items, dict) else items
+        return any(_is_there(item) for item in inner)
+    return value.is_tensor and value.place.is_there

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow.names import dotted
+from devlint.flow.scope import Class, Function
+from devlint.flow.value import MODULE
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._training import under_no_grad
+
+#: Names in a function that works with gradients, or that turns autograd off by itself.
+_GRADIENTS = re.compile(r"grad|backward|inference_mode|attack|adversar|optim", re.I)
+#: Methods and functions after which nothing goes backward.
+_ENDS = frozenset("item argmax cpu detach tolist numpy topk decode float int argsort".split())
+
+
+class InferenceWithGrad(Rule):
+    """A loop only asks a model, and autograd records every answer.
+
+    ## What it does
+    Reports a call of a model in a loop of a function that calls `eval()` on it, never goes backward, and neither turns
+    autograd off nor is called where it is off.
+
+    ## Why is this bad
+    `eval()` changes what dropout and batch normalization do, and nothing else: autograd still records every operation,
+    and holds its inputs on the device until the result is gone. A batch needs as much memory as in training, and where
+    results are collected or fed back, as in generation, memory grows with every iteration.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def evaluate(model, loader, device):
+        model.eval()
+        correct = 0
+        for x, y in loader:
+            correct += (model(x.to(device)).argmax(1) == y.to(device)).sum().item()
+        return correct
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    @torch.no_grad()
+    def evaluate(model, loader, device):
+        model.eval()
+        correct = 0
+        for x, y in loader:
+            correct += (model(x.to(device)).argmax(1) == y.to(device)).sum().item()
+        return correct
+    ```
+
+    ## Fix safety
+    The fix decorates the function with `@torch.no_grad()`. It is unsafe: what the function returns has no history
+    then, which a caller in another file could have wanted. No fix is offered outside of functions, for generators, and
+    where `torch` is not imported under its name.
+
+    ## Limits
+    Silent where the function never calls `eval()`, where nothing in it says that results are only read (`argmax`,
+    `item()`, `cpu()` and the like), and where anything in it has to do with gradients. A caller in another file that
+    turns autograd off is not seen.
+
+    ## References
+    - [Autograd mechanics: locally disabling gradient computation](https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
+    """
+
+    group = "memory"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        if "eval()" not in self.source.text or "set_grad_enabled(False)" in self.source.text:
+            return
+        done: set[cst.CSTNode] = set()
+        for call in self.source.nodes_of(cst.Call):
+            func = call.func
+            if not (isinstance(func, cst.Attribute) and func.attr.value == "eval" and not call.args):
+                continue
+            function = self.flow.function(call)
+            around = function.node if function is not None else self.source.module
+            if around not in done and (model := self._path(func.value)):
+                asked = self._asked(function, around, call, model)
+                if asked is not None:
+                    done.add(around)
+                    self._report(function, asked, call, model)
+
+    def _path(self, node: cst.BaseExpression) -> str:
+        """`model` of `model.to(device)`."""
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            node = node.func.value
+        return dotted(node)
+
+    def _asked(self, function: Function | None, around: cst.CSTNode, eval_: cst.Call, model: str) -> cst.Call | None:
+        """The first call of the model in a loop of a function that has nothing to do with gradients."""
+        nodes = list(tree.walk(around))
+        found, after, ends = None, False, False
+        for node in nodes:
+            if isinstance(node, cst.Name) and _GRADIENTS.search(node.value):
+                # loss.backward(), x.requires_grad_(), torch.autograd.grad(out, x), with torch.no_grad():
+                return None
+            if not isinstance(node, cst.Call):
+                continue
+            after = after or node is eval_
+            called = node.func.attr.value if isinstance(node.func, cst.Attribute) else dotted(node.func)
+            ends = ends or called in _ENDS
+            if not after or found is not None:
+                continue
+            if called == "train" and isinstance(node.func, cst.Attribute) and dotted(node.func.value) == model:
+                return None  # model.eval(); sample(); model.train(); for x, y in loader: ...
+            if dotted(node.func) == model and self._is_model(node, model) and self._in_loop(node):
+                found = node
+        if found is None or not ends:
+            return None  # what it gives has its history on purpose, for all that is known here
+        if self.flow.function(found) is not function:
+            return None
+        if function is not None and self._off_at_callers(function, set()):
+            return None
+        return found
+
+    def _is_model(self, call: cst.Call, path: str) -> bool:
+        function = self.flow.function(call)
+        if path == "self":
+            cls = function.cls if function is not None else None
+            return cls is not None and cls.is_module and not _is_silent(cls)
+        value = self.flow.value(call.func)
+        if value.kind != MODULE:
+            return False
+        return not (isinstance(value.ref, Class) and _is_silent(value.ref))
+
+    def _in_loop(self, call: cst.Call) -> bool:
+        """In a loop through a loader, or one whose next iteration is fed what this one gave."""
+        loop = self.flow.loop(call)
+        if loop is None or under_no_grad(self.flow, call):
+            return False
+        if loop.loader:
+            return True
+        if not call.args or (isinstance(loop.node, cst.For) and isinstance(loop.node.iter, cst.Tuple | cst.List)):
+            return False
+        fed = dotted(call.args[0].value)
+        return bool(fed) and loop.binds(fed) and not self._bound_by_loop(loop.node, fed)
+
+    def _bound_by_loop(self, loop: cst.For | cst.While, name: str) -> bool:
+        """Whether each iteration begins with another value: `for x in batches`, `x = next(batches)`."""
+        heads = tree.walk(loop.target) if isinstance(loop, cst.For) else ()
+        if any(isinstance(node, cst.Name) and node.value == name for node in heads):
+            return True
+        return any(
+            isinstance(node, cst.Assign)
+            and any(dotted(target.target) == name for target in node.targets)
+            and not self._depends(node.value, loop)
+            for node in tree.walk(loop.body)
+        )
+
+    def _depends(self, value: cst.BaseExpression, loop: cst.For | cst.While) -> bool:
+        """Whether a value is made from what the model gave in this loop."""
+        names = {n.value for n in tree.walk(value) if isinstance(n, cst.Name)}
+        todo, seen = list(names), set(names)
+        calls = [value]
+        while todo:
+            name = todo.pop()
+            for node in tree.walk(loop.body):
+                if isinstance(node, cst.Assign) and any(
+                    isinstance(n, cst.Name) and n.value == name for t in node.targets for n in tree.walk(t.target)
+                ):
+                    calls.append(node.value)
+                    more = {n.value for n in tree.walk(node.value) if isinstance(n, cst.Name)} - seen
+                    seen |= more
+                    todo += more
+        return any(
+            isinstance(n, cst.Call) and self.flow.value(n.func).kind == MODULE
+            for each in calls
+            for n in tree.walk(each)
+        )
+
+    def _off_at_callers(self, function: Function, seen: set[Function]) -> bool:
+        """Whether autograd is off where the function is called in this file, or something else decorates it."""
+        if function in seen:
+            return False
+        seen.add(function)
+        if any(_GRADIENTS.search(d) for d in function.decorators) or function.is_replaced:
+            return True  # @torch.no_grad()
+        if function.outer is not None:
+            return True  # what the function around it does, or what it is handed to, is not followed
+        for call in self.source.nodes_of(cst.Call):
+            called = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+            if called != function.name:
+                continue
+            if under_no_grad(self.flow, call):
+                return True  # with torch.no_grad(): evaluate(model, loader)
+            caller = self.flow.function(call)
+            if caller is not None and self._off_at_callers(caller, seen):
+                return True
+        return False
+
+    def _report(self, function: Function | None, asked: cst.Call, eval_: cst.Call, model: str) -> None:
+        self.report(
+            asked,
+            f"autograd records `{short(self.code(asked))}` in every iteration, and nothing goes backward",
+            notes=[self.note(eval_, f"`{short(self.code(eval_))}` does not turn autograd off")],
+            fix=self._fix(function),
+        )
+
+    def _fix(self, function: Function | None) -> Fix | None:
+        if function is None or function.is_generator or self.flow.scope.imports.get("torch") != "torch":
+            return None
+        line = self.insert_statement(function.node, "@torch.no_grad()")
+        return self.fix("turn autograd off in the function", line, safe=False) if line is not None else None
+
+
+def _is_silent(cls: Class) -> bool:
+    """Whether a module's `forward` turns autograd off by itself."""
+    forward = cls.find_method("forward")
+    return forward is not None and any(_GRADIENTS.search(decorator) for decorator in forward.decorators)

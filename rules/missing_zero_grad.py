@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow.loops import leaves
+from devlint.flow.names import dotted
+from devlint.flow.scope import Function
+from devlint.flow.value import OPTIMIZER
+from devlint.rule import Rule
+from devlint.rules._training import Loop, loop_around, runs_few_times
+
+#: Names of what clears gradients, or takes care of them in a way of its own.
+_CLEARS = re.compile(r"(zero|clear|reset|none).*grad|^grad(s)?$|set_to_none|hook", re.I)
+
+
+class MissingZeroGrad(Rule):
+    """A loop goes backward and steps, and never clears the gradients in between.
+
+    ## What it does
+    Reports `optimizer.step()` in a loop that also calls `backward()`, where nothing in the loop, and no function of the
+    file that could be called from it, clears gradients.
+
+    ## Why is this bad
+    `backward()` adds to the gradients that are there. Uncleared, each step is made with the sum over all iterations
+    so far: the steps grow, and go on in directions that the parameters have long left.
+
+    ## Example
+    ```python
+    import torch.nn.functional as F
+
+
+    def train(model, loader, optimizer):
+        for x, y in loader:
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+    ```python
+    import torch.nn.functional as F
+
+
+    def train(model, loader, optimizer):
+        for x, y in loader:
+            loss = F.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    ```
+
+    ## Fix safety
+    The fix clears the gradients before `backward()`. It is unsafe: training goes another way from there on. None is
+    offered where several iterations make one step.
+
+    ## Limits
+    Silent where an optimizer is not known to be one of torch's, or is made anew in each iteration, in loops of a few
+    iterations, and wherever the loop names `grad`.
+
+    ## References
+    - [Zeroing out gradients in PyTorch](https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html)
+    """
+
+    group = "memory"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        if "backward" not in self.source.text or "step(" not in self.source.text:
+            return
+        for call in self.source.nodes_of(cst.Call):
+            optimizer = self._stepped(call)
+            loop = loop_around(self.flow, call) if optimizer else None
+            if loop is not None:
+                self._check_step(call, optimizer, loop)
+
+    def _stepped(self, call: cst.Call) -> str:
+        """The optimizer of `optimizer.step()`, `scaler.step(optimizer)`."""
+        func = call.func
+        if not (isinstance(func, cst.Attribute) and func.attr.value == "step"):
+            return ""
+        holder = func.value
+        if self.flow.value(holder).kind != OPTIMIZER:
+            if len(call.args) != 1 or "scaler" not in dotted(holder):
+                return ""
+            holder = call.args[0].value
+        elif call.args:
+            return ""  # optimizer.step(closure)
+        return dotted(holder) if self.flow.value(holder).kind == OPTIMIZER else ""
+
+    def _check_step(self, step: cst.Call, optimizer: str, loop: Loop) -> None:
+        backward = next((c for c in self._backwards(loop.body) if self._before(c, step)), None)
+        if backward is None or runs_few_times(loop) or leaves(loop.body.body[-1]):
+            return  # for x in data: loss.backward(); optimizer.step(); break
+        known = self.flow.loop(step)
+        if known is None or known.binds(optimizer):
+            return  # for make in models: model = make(); optimizer = SGD(model.parameters()); ...
+        if any(_clears(node) for node in tree.walk(loop)):
+            return  # optimizer.zero_grad(), p.grad = None
+        function = self.flow.function(step)
+        if self._cleared_elsewhere(function):
+            return
+        outside = next((n for n in tree.walk(function.node if function else self.source.module) if _clears(n)), None)
+        notes = [self.note(backward, "this adds to the gradients")]
+        if outside is not None and self.flow.function(outside) is function:
+            notes.append(self.note(outside, "this is outside of the loop"))
+        self.report(
+            step,
+            f"`{self.code(step)}` uses the gradients of all iterations so far: nothing clears them in this loop",
+            notes=notes,
+            fix=self._fix(step, backward, optimizer, loop),
+        )
+
+    def _backwards(self, root: cst.CSTNode) -> Iterator[cst.Call]:
+        for node in tree.walk(root):
+            if (
+                isinstance(node, cst.Call)
+                and isinstance(node.func, cst.Attribute)
+                and node.func.attr.value == "backward"
+            ):
+                yield node
+
+    def _before(self, backward: cst.Call, step: cst.Call) -> bool:
+        """Whether both run in the same iteration of the innermost loop around the step."""
+        if self.flow.function(backward) is not self.flow.function(step):
+            return False
+        return self.source.offsets(backward)[0] < self.source.offsets(step)[0]
+
+    def _cleared_elsewhere(self, function: Function | None) -> bool:
+        """Whether another function clears gradients, unless it is a loop of its own that does it all."""
+        for name in self.source.nodes_of(cst.Name):
+            if not _clears(name):
+                continue
+            other = self.flow.function(name)
+            if other is function:
+                continue
+            if other is None or not self._does_it_all(other):
+                return True  # def begin(self): self.optimizer.zero_grad()
+            if function is not None and other.name in function.calls | function.self_calls:
+                return True
+        return False
+
+    def _does_it_all(self, function: Function) -> bool:
+        """Whether a function, or one around it, goes backward and steps as well."""
+        while function.outer is not None:
+            function = function.outer
+        words = {node.value for node in tree.walk(function.node) if isinstance(node, cst.Name)}
+        return {"step", "backward"} <= words
+
+    def _fix(self, step: cst.Call, backward: cst.Call, optimizer: str, loop: Loop) -> Fix | None:
+        """Clear before the statement that goes backward, where each iteration makes a step."""
+        if self._block(step) is not loop.body or self._block(backward) is not loop.body:
+            return None  # if (i + 1) % 4 == 0: optimizer.step()
+        line = self.insert_statement(backward, f"{optimizer}.zero_grad()")
+        return self.fix("clear the gradients first", line, safe=False) if line is not None else None
+
+    def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        block: cst.CSTNode | None = self.enclosing(node, cst.BaseSuite, cst.Module)
+        return block
+
+
+def _clears(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and _CLEARS.search(node.value) is not None and "clip" not in node.value

@@ -1,0 +1,411 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from devlint.flow.hypothesis import LOSS_NAME
+from devlint.flow.names import dotted
+from devlint.flow.scope import Function
+from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, TENSOR, THING
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._training import (
+    FREEING,
+    Backward,
+    Bodies,
+    Body,
+    Loop,
+    above,
+    is_inside,
+    loop_around,
+    paths_in,
+    runs_few_times,
+    under_no_grad,
+)
+
+_EMPTYING = ("clear", "pop", "popleft")
+
+
+@dataclass(eq=False)
+class Keep:
+    """A statement that keeps something from one iteration to the next: ``total += loss``, ``losses.append(loss)``."""
+
+    node: cst.CSTNode
+    holder: cst.BaseExpression  # total, losses
+    value: cst.BaseExpression
+    sums: bool
+
+
+class RetainedGraph(Rule):
+    """A loss is kept from step to step with the history that autograd recorded for it.
+
+    ## What it does
+    Reports `total += loss`, `losses.append(loss)` and the like, where `loss` goes backward in the same step, and what
+    it is kept in lives on. Also reported: terms of such a loss, and the model's outputs that it was computed from.
+
+    ## Why is this bad
+    A tensor that requires gradients holds the graph that it was computed by. A sum or a list of such tensors holds the
+    graphs of all steps: memory grows in every step, of the host and, for whatever `backward()` has not freed, of the
+    device. Nothing can go backward through them any more.
+
+    ## Example
+    ```python
+    import torch.nn.functional as F
+
+
+    def train(model, loader, optimizer, device):
+        total_loss = 0.0
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+            total_loss += loss
+        return total_loss / len(loader)
+    ```
+
+    ## Use instead
+    ```python
+    import torch.nn.functional as F
+
+
+    def train(model, loader, optimizer, device):
+        total_loss = 0.0
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x.to(device)), y.to(device))
+            loss.backward()
+            optimizer.step()
+            total_loss += loss.detach()
+        return total_loss / len(loader)
+    ```
+
+    ## Fix safety
+    The fix keeps `loss.detach()`, which has the same value and waits for nothing. It is safe where `loss` is a name
+    that goes backward here, and unsafe where the loss is what a function returns.
+
+    ## Limits
+    Silent where the sum goes backward itself, where `backward(retain_graph=True)` keeps the graph for more, where the
+    list is emptied or bound anew in each step, and in loops of a few iterations. A loss that is only evaluated is
+    reported as `inference-with-grad`.
+
+    ## References
+    - [Frequently asked questions: my model reports "cuda runtime error: out of memory"](https://pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory)
+    """
+
+    group = "memory"
+    fixable = "always"
+
+    def check(self) -> None:
+        if "backward" not in self.source.text and "training_step" not in self.source.text:
+            return
+        bodies = Bodies(self.flow)
+        if not bodies.found:
+            return
+        returning = {body.function: body for body in bodies.found.values() if self._returns_loss(bodies, body)}
+        for keep in self._keeps():
+            body = bodies.found.get(self.flow.function(keep.node))
+            if body is not None and self._check_names(bodies, body, keep):
+                continue
+            if returning:
+                self._check_call(bodies, keep, returning)
+
+    # what is kept -------------------------------------------------------------------------------
+
+    def _keeps(self) -> Iterator[Keep]:
+        for node in self.source.nodes_of(cst.AugAssign):
+            if isinstance(node.operator, cst.AddAssign | cst.SubtractAssign):
+                if isinstance(node.value, cst.List) and len(node.value.elements) == 1:
+                    yield Keep(node, node.target, node.value.elements[0].value, sums=False)
+                else:
+                    yield Keep(node, node.target, node.value, sums=True)
+        for assign in self.source.nodes_of(cst.Assign):
+            value, target = assign.value, assign.targets[0].target
+            if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add) and dotted(target):
+                if dotted(value.left) == dotted(target):
+                    yield Keep(assign, target, value.right, sums=True)
+                elif dotted(value.right) == dotted(target):
+                    yield Keep(assign, target, value.left, sums=True)
+        for call in self.source.nodes_of(cst.Call):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "append" and len(call.args) == 1:
+                yield Keep(call, call.func.value, call.args[0].value, sums=False)
+
+    def _kept_parts(self, keep: Keep) -> Iterator[cst.BaseExpression]:
+        """The expressions whose history is kept: factors and terms of a sum, the entries of a tuple."""
+        todo = [keep.value]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, cst.BinaryOperation):
+                todo += [node.left, node.right]
+            elif isinstance(node, cst.UnaryOperation):
+                todo.append(node.expression)
+            elif isinstance(node, cst.Tuple | cst.List | cst.Dict) and not keep.sums:
+                todo += [element.value for element in node.elements]
+            else:
+                yield node
+
+    # names that go backward ---------------------------------------------------------------------
+
+    def _check_names(self, bodies: Bodies, body: Body, keep: Keep) -> bool:
+        for part in self._kept_parts(keep):
+            path = dotted(part)
+            value = self.flow.value(part)
+            if not path or value.kind in (DATA, ARRAY, NONE) or value.tracked is False:
+                continue
+            for backward in body.backwards:
+                if backward.again or not self._goes_with(body, path, backward):
+                    continue
+                if self._same_step(bodies, body, keep, path, backward) and self._outlives(
+                    body, keep, loop_around(self.flow, backward.node)
+                ):
+                    self._report(keep, part, backward.node, safe=True)
+                    return True
+        return False
+
+    def _goes_with(self, body: Body, path: str, backward: Backward) -> bool:
+        """Whether the path is what goes backward, or a tensor with history that it is computed from."""
+        if path in backward.paths:
+            return True
+        for loss in backward.paths:
+            for statement in body.bindings.get(loss, ()):
+                if not isinstance(statement, cst.Assign) or path not in paths_in(statement.value):
+                    continue
+                if any(self._has_history(each) for each in body.bindings.get(path, ()) if isinstance(each, cst.Assign)):
+                    return self._reads_directly(statement.value, path)
+        return False
+
+    def _has_history(self, statement: cst.Assign) -> bool:
+        """`out = model(x)`, `rec_loss = F.mse_loss(out, x)`."""
+        value = statement.value
+        if len(statement.targets) != 1 or not isinstance(statement.targets[0].target, cst.Name):
+            return False
+        known = self.flow.value(value)
+        if known.kind not in (TENSOR, THING) or known.tracked is False:
+            return False  # beta = schedule(step)
+        if known.tracked:
+            return True
+        called = self.flow.value(value.func) if isinstance(value, cst.Call) else None
+        if called is not None and called.kind == MODULE:
+            return True
+        return LOSS_NAME.search(statement.targets[0].target.value) is not None
+
+    def _reads_directly(self, value: cst.BaseExpression, path: str) -> bool:
+        """Whether an expression uses a path with its history: not `loss.detach()`."""
+        todo: list[cst.BaseExpression] = [value]
+        while todo:
+            node = todo.pop()
+            if dotted(node) == path:
+                return True
+            if isinstance(node, cst.BinaryOperation):
+                todo += [node.left, node.right]
+            elif isinstance(node, cst.Call):
+                todo += [arg.value for arg in node.args]
+                if isinstance(node.func, cst.Attribute) and node.func.attr.value not in FREEING:
+                    todo.append(node.func.value)
+        return False
+
+    def _same_step(self, bodies: Bodies, body: Body, keep: Keep, path: str, backward: Backward) -> bool:
+        """Whether what is kept is the very tensor that goes backward in this iteration."""
+        flow = self.flow
+        loop = loop_around(flow, backward.node)
+        if loop is not loop_around(flow, keep.node):
+            return False  # for epoch ...: for batch ...: loss.backward()    losses.append(loss): one an epoch
+        if loop is not None and runs_few_times(loop):
+            return False  # for _ in range(3): losses.append(loss)
+        if loop is None and not dotted(keep.holder).startswith("self."):
+            return False  # one step, and no loop here
+        for node in above(flow, keep.node, loop):
+            # if phase == "train": loss.backward() else: val_losses.append(loss)
+            if (
+                isinstance(node, cst.If)
+                and is_inside(flow, backward.node, node)
+                and is_inside(flow, keep.node, node.body) != is_inside(flow, backward.node, node.body)
+            ):
+                return False
+        first, last = sorted((bodies.position(keep.node), bodies.position(backward.node)))
+        for statement in body.bindings.get(path, ()):
+            between = first < bodies.position(statement) < last and statement is not keep.node
+            if between and not _carries_on(statement, path):
+                return False  # loss.backward(); loss = loss.detach(); losses.append(loss)
+        return True
+
+    def _outlives(self, body: Body, keep: Keep, loop: Loop | None) -> bool:
+        """Whether what it is kept in lives longer than the iteration, and nothing goes backward through it."""
+        flow, holder = self.flow, keep.holder
+        while isinstance(holder, cst.Subscript):
+            holder = holder.value
+        path = dotted(holder)
+        if not path or path in body.goes_backward():
+            return False  # total += loss; ...; total.backward()
+        if keep.sums and under_no_grad(flow, keep.node):
+            return False  # with torch.no_grad(): total += loss
+        if flow.value(holder).kind == INSTANCE:
+            return False  # meter += loss
+        around: cst.CSTNode = loop.body if loop is not None else body.function.node.body
+        bound = [each for each in body.bindings.get(path, ()) if not _adds_to_itself(each, path)]
+        if any(is_inside(flow, each, around) and not self._conditional(each, loop) for each in bound):
+            return False  # losses = [] where the step begins
+        head = path.partition(".")[0]
+        if head != path and head != "self" and any(is_inside(flow, e, around) for e in body.bindings.get(head, ())):
+            return False
+        if self._emptied(path, body.function):
+            return False
+        return self._is_plain(keep, path, body)
+
+    def _conditional(self, statement: cst.CSTNode, loop: Loop | None) -> bool:
+        # if step % 100 == 0: total = 0.0
+        return any(isinstance(node, cst.If) for node in above(self.flow, statement, loop))
+
+    def _emptied(self, path: str, function: Function | None) -> bool:
+        """`buffer.clear()`, `buffer.pop(0)`, `del buffer[0]`."""
+        for call in self.source.nodes_of(cst.Call):
+            func = call.func
+            if isinstance(func, cst.Attribute) and func.attr.value in _EMPTYING and dotted(func.value) == path:
+                return True
+        return any(
+            path in paths_in(node.target) and self.flow.function(node) is function
+            for node in self.source.nodes_of(cst.Del)
+        )
+
+    def _is_plain(self, keep: Keep, path: str, body: Body) -> bool:
+        """Whether it is kept in a number, a tensor, a list or a dictionary, and no object that knows what to do."""
+        statements = list(body.bindings.get(path, ()))
+        if path.startswith("self."):
+            cls = body.function.cls if body.function is not None else None
+            if cls is None:
+                return False
+            stores = [statement for statement, _ in self.flow.stores(cls, path.partition(".")[2])]
+            statements += [each for each in stores if isinstance(each, cst.Assign | cst.AnnAssign)]
+        values = [v for each in statements if not _adds_to_itself(each, path) for v in _values_for(each, path)]
+        if not values:
+            return False
+        return all(self._holds_what_it_is_given(value, keep.sums) for value in values)
+
+    def _holds_what_it_is_given(self, value: cst.BaseExpression, sums: bool) -> bool:
+        if isinstance(value, cst.Integer | cst.Float | cst.UnaryOperation):
+            return sums
+        if isinstance(value, cst.List | cst.Dict | cst.ListComp | cst.DictComp):
+            return True
+        if isinstance(value, cst.Name):
+            return value.value == "None"
+        if isinstance(value, cst.Call):
+            name = dotted(value.func).rpartition(".")[2]
+            if name == "deque":
+                return len(value.args) == 0  # deque(maxlen=20)
+            if name in ("list", "dict", "defaultdict", "OrderedDict"):
+                return True
+            return sums and (name == "float" or self.flow.value(value).kind == TENSOR)
+        return False
+
+    # losses that functions return ---------------------------------------------------------------
+
+    def _returns_loss(self, bodies: Bodies, body: Body) -> bool:
+        """Whether a function returns, with its history, a loss that it has sent backward."""
+        function = body.function
+        if function is None or function.is_replaced or function.name == "training_step":
+            return False
+        returns = [n for n in self.source.nodes_of(cst.Return) if self.flow.function(n) is function]
+        if not returns or not body.backwards:
+            return False
+        return all(self._is_spent_loss(bodies, body, node) for node in returns)
+
+    def _is_spent_loss(self, bodies: Bodies, body: Body, node: cst.Return) -> bool:
+        path = dotted(node.value)
+        if not path or self.flow.value(node.value or node).kind in (DATA, ARRAY, NONE):
+            return False
+        for backward in body.backwards:
+            if path in backward.paths and not backward.again:
+                start, end = bodies.position(backward.node), bodies.position(node)
+                between = [s for s in body.bindings.get(path, ()) if start < bodies.position(s) < end]
+                return start < end and all(_carries_on(statement, path) for statement in between)
+        return False
+
+    def _check_call(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> None:
+        """`total += train_step(batch)`; `loss = train_step(batch)` and then `total += loss`."""
+        flow = self.flow
+        loop = loop_around(flow, keep.node)
+        if loop is None or runs_few_times(loop):
+            return
+        for part in self._kept_parts(keep):
+            call: cst.BaseExpression | None = part
+            name = dotted(part)
+            if name:
+                bound = [
+                    n for n in self.source.nodes_of(cst.Assign)
+                    if is_inside(flow, n, loop.body) and any(dotted(t.target) == name for t in n.targets)
+                ]  # fmt: skip
+                if len(bound) != 1 or bodies.position(bound[0]) > bodies.position(keep.node):
+                    continue
+                call = bound[0].value
+            function = self._called(call)
+            if function not in returning:
+                continue
+            body = bodies.of(flow.function(keep.node))
+            spent = returning[function].backwards[0]
+            if self._outlives(body, keep, loop):
+                self._report(keep, part, spent.node, safe=bool(name))
+                return
+
+    def _called(self, call: cst.BaseExpression | None) -> Function | None:
+        if not isinstance(call, cst.Call):
+            return None
+        if isinstance(call.func, cst.Name):
+            return self.flow.scope.function_names.get(call.func.value)
+        function = self.flow.function(call)
+        if (
+            isinstance(call.func, cst.Attribute)
+            and dotted(call.func.value) == "self"
+            and function is not None
+            and function.cls is not None
+        ):
+            return function.cls.find_method(call.func.attr.value)
+        return None
+
+    # what is said -------------------------------------------------------------------------------
+
+    def _report(self, keep: Keep, part: cst.BaseExpression, backward: cst.CSTNode, *, safe: bool) -> None:
+        holder, what = short(self.code(keep.holder)), short(self.code(part))
+        self.report(
+            keep.node,
+            f"`{holder}` keeps the autograd history of every step, for `{what}` is kept with its own",
+            notes=[self.note(backward, "it goes backward from here, and nothing needs its history after that")],
+            fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=safe),
+        )
+
+
+def _carries_on(statement: cst.CSTNode, path: str) -> bool:
+    """`loss = loss / steps`, `loss *= n`: another tensor, with the same history."""
+    if isinstance(statement, cst.AugAssign):
+        return True
+    if isinstance(statement, cst.Assign) and isinstance(statement.value, cst.BinaryOperation):
+        return dotted(statement.value.left) == path or dotted(statement.value.right) == path
+    return False
+
+
+def _adds_to_itself(statement: cst.CSTNode, path: str) -> bool:
+    """`total += loss`, `total = total + loss`, `totals["x"] = ...`."""
+    if isinstance(statement, cst.AugAssign):
+        return True
+    if not isinstance(statement, cst.Assign):
+        return False
+    if any(isinstance(target.target, cst.Subscript) for target in statement.targets):
+        return True
+    return isinstance(statement.value, cst.BinaryOperation) and path in (
+        dotted(statement.value.left),
+        dotted(statement.value.right),
+    )
+
+
+def _values_for(statement: cst.CSTNode, path: str) -> list[cst.BaseExpression]:
+    """What a statement binds a path to: `a` and `b` of `x, y = a, b`."""
+    if isinstance(statement, cst.AnnAssign):
+        return [statement.value] if statement.value is not None else []
+    if not isinstance(statement, cst.Assign):
+        return [cst.Name("unknown")]
+    for target in statement.targets:
+        if isinstance(target.target, cst.Tuple) and isinstance(statement.value, cst.Tuple):
+            pairs = zip(target.target.elements, statement.value.elements, strict=False)
+            return [value.value for name, value in pairs if dotted(name.value) == path]
+    return [statement.value]

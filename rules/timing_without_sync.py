@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.names import dotted
+from devlint.flow.scope import Class, Function
+from devlint.flow.value import CONTEXT, LIST, LOADER, MODULE, OPTIMIZER, TENSOR, THING
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._training import above, loop_around
+
+_CLOCKS = frozenset(
+    "time.time time.perf_counter time.monotonic time.time_ns time.perf_counter_ns time.monotonic_ns "
+    "timeit.default_timer".split()
+)
+#: Functions that neither wait for a device nor call anything that could.
+_HARMLESS = frozenset(
+    "range enumerate zip len print str int float min max sum list tuple dict tqdm trange append extend".split()
+)
+#: Methods of tensors, modules and optimizers that give a view, or set something: no work worth timing.
+_NO_WORK = frozenset(
+    "view reshape permute transpose t size dim unsqueeze squeeze detach to cuda train eval zero_grad parameters "
+    "requires_grad_ requires_grad contiguous".split()
+)
+
+
+class TimingWithoutSync(Rule):
+    """The clock is read around work for a device, and nothing waits for the device before it is read again.
+
+    ## What it does
+    Reports a reading of the clock that is compared to an earlier one, where a model was called, `backward()` was or
+    tensors on a device were computed in between, and nothing there waits for the device.
+
+    ## Why is this bad
+    Work for a device is queued, and the call returns at once. Such a time is that of queueing: a model looks many
+    times faster than it is, and the next thing that waits, perhaps a `.cpu()`, looks slow for it.
+
+    ## Example
+    ```python
+    import time
+
+    from torch import nn
+
+
+    def latency(model: nn.Module, x, device):
+        model = model.to(device)
+        x = x.to(device)
+        start = time.perf_counter()
+        model(x)
+        return time.perf_counter() - start
+    ```
+
+    ## Use instead
+    ```python
+    import time
+
+    import torch
+    from torch import nn
+
+
+    def latency(model: nn.Module, x, device):
+        model = model.to(device)
+        x = x.to(device)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model(x)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+    ```
+
+    ## Limits
+    Silent where anything in between may wait, functions that are not seen included, where the time is that of a whole
+    pass over a loader, and where nothing says that the work is done on a device. CUDA lets only so much queue up (about
+    a thousand operations), so that the time of a long loop is only partly wrong.
+
+    Not proved by running: an imaginary device does its work at once, and a time on a real one is no result to compare.
+
+    ## References
+    - [CUDA semantics: asynchronous execution](https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
+    """
+
+    group = "memory"
+    fixable = "never"
+
+    def check(self) -> None:
+        clocks = self.flow.calls(*_CLOCKS)
+        if len(clocks) < 2:
+            return
+        waiting = {self.flow.function(wait.node) for wait in self.flow.facts.waits.values()}
+        starts = [(name, statement) for call in clocks for name, statement in self._bound(call)]
+        for call in clocks:
+            for name in self._compared_to(call):
+                before = [s for n, s in starts if n == name and self._comes_before(s, call)]
+                if before:
+                    self._check_pair(max(before, key=lambda s: self.source.offsets(s)[0]), call, waiting)
+
+    def _bound(self, call: cst.Call) -> Iterator[tuple[str, cst.SimpleStatementLine]]:
+        """`start = time.time()`: the name, and the statement."""
+        assign = self.parent(call)
+        line = self.parent(assign) if assign is not None else None
+        if isinstance(assign, cst.Assign) and isinstance(line, cst.SimpleStatementLine) and len(assign.targets) == 1:
+            name = dotted(assign.targets[0].target)
+            if name:
+                yield name, line
+
+    def _compared_to(self, call: cst.Call) -> set[str]:
+        """The earlier readings that this one is compared to: `time.time() - start`, `end - start` further down."""
+        above_ = self.parent(call)
+        if isinstance(above_, cst.BinaryOperation) and isinstance(above_.operator, cst.Subtract):
+            return {dotted(above_.right)} - {""} if above_.left is call else set()
+        names = {name for name, _ in self._bound(call)}
+        function = self.flow.function(call)
+        return {
+            dotted(node.right)
+            for node in (self.source.nodes_of(cst.BinaryOperation) if names else ())
+            if isinstance(node.operator, cst.Subtract)
+            and dotted(node.left) in names
+            and self.flow.function(node) is function
+        } - names - {""}  # fmt: skip
+
+    def _comes_before(self, start: cst.SimpleStatementLine, end: cst.Call) -> bool:
+        return (
+            self.flow.function(start) is self.flow.function(end)
+            and loop_around(self.flow, start) is loop_around(self.flow, end)
+            and self.source.offsets(start)[0] < self.source.offsets(end)[0]
+        )
+
+    def _check_pair(self, start: cst.SimpleStatementLine, end: cst.Call, waiting: set[Function | None]) -> None:
+        between = self._between(start, end)
+        work: cst.CSTNode | None = None
+        for statement in between or ():
+            for node in self._nodes(statement):
+                if node in self.flow.facts.waits or self._goes_through_loader(node):
+                    return  # loss.item(); for x, y in loader: ...
+                if isinstance(node, cst.Call):
+                    if not self._is_queued(node, waiting):
+                        return  # torch.cuda.synchronize(), show(out)
+                    work = node if self._is_work(node) else work
+        if work is not None:
+            self.report(
+                end,
+                f"the clock is read while `{short(self.code(work))}` is only queued: nothing waits for the device",
+                notes=[self.note(start, "timed since here"), self.note(work, "this is work for a device")],
+            )
+
+    def _between(self, start: cst.SimpleStatementLine, end: cst.Call) -> list[cst.CSTNode] | None:
+        """The statements between the two readings; ``None`` where they are in different blocks."""
+        block = self.parent(start)
+        if not isinstance(block, cst.IndentedBlock | cst.Module):
+            return None
+        around = set(above(self.flow, end))
+        last = next((i for i, statement in enumerate(block.body) if statement in around), None)
+        first = next(i for i, statement in enumerate(block.body) if statement is start)
+        if last is None or last <= first:
+            return None
+        if not isinstance(block.body[last], cst.SimpleStatementLine):
+            return None  # if verbose: ...; print(time.time() - start)
+        return list(block.body[first + 1 : last])
+
+    def _nodes(self, statement: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        if isinstance(statement, cst.FunctionDef | cst.ClassDef):
+            return
+        yield from tree.walk(statement)
+
+    def _goes_through_loader(self, node: cst.CSTNode) -> bool:
+        if not isinstance(node, cst.For):
+            return False
+        over = self.flow.value(node.iter)
+        inner = self.flow.loop(node.body)
+        return over.kind == LOADER or (inner is not None and inner.loader)
+
+    def _is_queued(self, call: cst.Call, waiting: set[Function | None]) -> bool:
+        """Whether a call surely waits for no device: a known one, or one of a value of torch's."""
+        name = self.flow.name_of(call)
+        if name.startswith("torch."):
+            return not ("synchronize" in name or ".cuda." in name or ".distributed." in name or "load" in name)
+        func = call.func
+        if isinstance(func, cst.Attribute):
+            if func.attr.value in ("backward", "append", "extend"):
+                return True
+            receiver = self.flow.value(func.value)
+            if receiver.kind in (TENSOR, THING, OPTIMIZER, LIST):
+                return True  # those that wait are facts
+            if receiver.kind == MODULE and func.attr.value in _NO_WORK:
+                return True
+        called = self.flow.value(func)
+        if called.kind == MODULE:
+            forward = called.ref.find_method("forward") if isinstance(called.ref, Class) else None
+            return forward is None or forward not in waiting
+        if called.kind == CONTEXT or self.flow.value(call).kind == CONTEXT:
+            return True
+        return isinstance(func, cst.Name) and func.value in _HARMLESS
+
+    def _is_work(self, call: cst.Call) -> bool:
+        """Whether a call surely puts a device to work."""
+        func, value = call.func, self.flow.value(call)
+        if isinstance(func, cst.Attribute) and func.attr.value == "backward":
+            return self.flow.value(func.value).place.is_there
+        if isinstance(func, cst.Attribute) and func.attr.value in _NO_WORK:
+            return False
+        called = self.flow.value(func)
+        if called.kind == MODULE:
+            return called.place.is_there
+        if self.flow.name_of(call).startswith("torch.") and self.flow.factory(call) is None:
+            return value.kind == TENSOR and value.place.is_there
+        return False
