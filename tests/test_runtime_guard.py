@@ -455,6 +455,71 @@ def test_a_wait_that_comes_step_after_step_counts_under_its_rule(mark: bool) -> 
     assert report.steps == 6
 
 
+def evaluate(batches: int, each: Callable[[int, torch.Tensor], Any]) -> None:
+    """A loop that no optimizer steps in; `each` gets the number of the batch and what the model says of it."""
+    layer, criterion = nn.Linear(3, 1, device=GPU), nn.MSELoss()
+    with torch.no_grad():
+        for number in range(batches):
+            each(number, criterion(layer(on_gpu(2, 3)), on_gpu(2, 1)))
+
+
+@simulated
+def test_a_wait_that_comes_forward_after_forward_counts_under_its_rule() -> None:
+    with devlint.guard() as report:
+        evaluate(5, lambda number, loss: loss.item())
+    (line,) = report.findings
+    assert (line.first.rule, line.count, report.steps) == ("host-sync-in-loop", 5, 0)
+    assert line.first.message.endswith("`Tensor.item`, forward after forward")
+
+
+@simulated
+def test_a_wait_in_an_evaluation_between_steps_counts_too() -> None:
+    with devlint.guard() as report:
+        train(2, lambda number, loss: None, mark=False)
+        evaluate(4, lambda number, loss: loss.item())
+        train(2, lambda number, loss: None, mark=False)
+    assert rules(report) == {"host-sync-in-loop"}
+
+
+@simulated
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda wait: evaluate(1, lambda number, loss: wait(loss)),
+        lambda wait: evaluate(5, lambda number, loss: wait(loss) if number == 4 else None),
+        lambda wait: evaluate(9, lambda number, loss: wait(loss) if number % 3 == 0 else None),
+        lambda wait: [evaluate(4, lambda number, loss: wait(loss) if number == 3 else None) for _ in range(4)],
+        lambda wait: evaluate(1, lambda number, loss: [wait(loss) for _ in range(9)]),
+        lambda wait: [wait(on_gpu(2).sum()) for _ in range(9)],
+    ],
+    ids=["after one forward", "after the loop", "every third", "once in each of four", "many after one", "no model"],
+)
+def test_a_wait_that_does_not_come_with_each_forward_counts_under_none(run: Callable[[Any], Any]) -> None:
+    with devlint.guard() as report:
+        run(lambda loss: loss.item())
+    assert next(report.of("waited")).count
+    assert report.findings == []
+
+
+@simulated
+def test_models_in_turn_make_one_round_and_a_model_on_the_host_none() -> None:
+    first, second = nn.Linear(3, 3, device=GPU), nn.Linear(3, 1, device=GPU)
+    scale = nn.Linear(3, 3)
+    with devlint.guard() as report:
+        for _ in range(4):
+            for _ in range(5):
+                x = scale(torch.ones(2, 3))
+            second(first(x.to(GPU))).sum().item()
+    assert rules(report) == {"host-sync-in-loop"}
+
+
+@simulated
+def test_synchronizing_forward_after_forward_may_be_a_measurement() -> None:
+    with devlint.guard() as report:
+        evaluate(5, lambda number, loss: torch.cuda.synchronize())
+    assert report.findings == []
+
+
 @simulated
 def test_synchronizing_step_after_step_has_a_rule_of_its_own() -> None:
     with devlint.guard() as report:

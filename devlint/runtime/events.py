@@ -77,7 +77,7 @@ class Line:
 
     Attributes:
         first: the first of them, or the first that counts under a rule. count: how many. steps: in how many different
-            steps. run: in how many steps on end, up to the last of them. seconds, bytes: their sums.
+            steps. run: in how many steps or rounds on end, up to the last of them. seconds, bytes: their sums.
     """
 
     first: Event
@@ -87,6 +87,7 @@ class Line:
     bytes: int = 0
     run: int = field(default=0, repr=False)
     last_step: int = field(default=-1, repr=False)
+    last_round: int = field(default=0, repr=False)
 
 
 @dataclass
@@ -117,8 +118,11 @@ class Report:
     folder: str = field(default_factory=os.getcwd)
     code: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
 
-    def add(self, event: Event) -> Line:
-        """Counts an event, and returns the line it belongs to."""
+    def add(self, event: Event, turn: int = 0) -> Line:
+        """Counts an event, and returns the line it belongs to.
+
+        `turn` is the number of the round that it belongs to, where a loop has rounds that nobody marks as steps.
+        """
         rule = None if event.kind == "waited" else event.rule  # it may become a fault by coming back
         key = (event.kind, rule, event.operation, event.site, event.source, event.target,
                event.pinned, event.blocking, event.allowed)  # fmt: skip
@@ -131,10 +135,11 @@ class Report:
         line.bytes += event.bytes
         if event.seconds is not None:
             line.seconds = (line.seconds or 0.0) + event.seconds
-        if event.step != line.last_step:
-            line.steps += 1
-            line.run = line.run + 1 if event.step == line.last_step + 1 else 1
-            line.last_step = event.step
+        steps, rounds = event.step - line.last_step, turn - line.last_round
+        if steps or rounds:
+            line.steps += steps != 0
+            line.run = line.run + 1 if steps == 1 or (steps == 0 and rounds == 1) else 1
+            line.last_step, line.last_round = event.step, turn
         if len(self.timeline) < TIMELINE_LIMIT:
             self.timeline.append(event)
         return line

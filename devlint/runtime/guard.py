@@ -10,6 +10,10 @@ the first and after the last. A program that never calls it has a step for each 
 until another steps twice without it. Budgets hold for each single step but the first `warmup_steps`; where nothing
 marks steps, for the whole.
 
+A wait comes back where a line of the program waits in three steps on end, or in three rounds on end of a loop without
+steps, as evaluation has: a round for each forward of one model on a device, the first, until another is called twice
+without it.
+
 What is held against ``max_syncs`` are all waits of the host, those of copies included; what happens under `allow_sync`
 is held against no budget. Guards nest: each sees everything, and has its own report and budgets.
 
@@ -177,8 +181,9 @@ class Guard:
         self._budgets = _Budgets(budgets)
         self._began = 0.0
         self._marked = False  # by `step`: then optimizers are not asked
-        self._leader: weakref.ref[Any] | None = None  # the optimizer whose steps count
-        self._others: set[int] = set()  # optimizers that stepped since it did
+        self._optimizers = _Turns()
+        self._models = _Turns()
+        self._rounds = 0  # of the models: a loop that nobody marks has them too
         self._warned: set[int] = set()
         self._lock = threading.RLock()
         self._local = threading.local()
@@ -196,7 +201,7 @@ class Guard:
             reach.enter(self)
             stack.callback(reach.leave, self)
             stack.callback(setattr, self, "closed", True)
-            stack.enter_context(observed(self.emit, self.history))
+            stack.enter_context(observed(self.emit, self.history, self._called))
             stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
             if machine is not None:
                 machine.observers.append(self._operator)
@@ -291,10 +296,14 @@ class Guard:
                 thread=thread_name(),
                 allowed=_allowed.get() if event.kind in ("moved", "waited") else None,
             )
-            line = self.report.add(event)
+            own = (
+                event.site is not None and event.site.inside is None
+            )  # a library's loop is not the program's to change
+            line = self.report.add(event, self._rounds if own and repeated == waits.IN_LOOP else 0)
             comes_back = line.run >= copies.REPEATS and line.first.rule is None and event.allowed is None
             if repeated is not None and comes_back:
-                line.first = replace(line.first, rule=repeated, message=f"{line.first.message}, step after step")
+                what = "step after step" if line.steps >= copies.REPEATS else "forward after forward"
+                line.first = replace(line.first, rule=repeated, message=f"{line.first.message}, {what}")
             self._budgets.spend(event)
         if event.error and self.on == "raise":
             kind = HostConversionError if event.rule == "numpy-on-device-tensor" else DevicePlacementError
@@ -325,13 +334,14 @@ class Guard:
         if self._marked or self.calls is None:
             return
         with self._lock:
-            leader = self._leader() if self._leader is not None else None
-            if leader is None or leader is optimizer or id(optimizer) in self._others:
-                self._leader = weakref.ref(optimizer)
-                self._others.clear()
+            if self._optimizers.leads(optimizer):
                 self._mark()
-            else:
-                self._others.add(id(optimizer))
+
+    def _called(self, model: Any) -> None:
+        """A model on a device is called."""
+        if self.calls is not None:
+            with self._lock:
+                self._rounds += self._models.leads(model)
 
     def _mark(self) -> None:
         report = self.report
@@ -360,6 +370,24 @@ def _devices() -> dict[str, str]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return {f"cuda:{index}": torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
     return {"mps:0": "Apple GPU"} if torch.backends.mps.is_available() else {}
+
+
+class _Turns:
+    """Whose turns count, among several that take part in a loop: the first's, until another has two without it."""
+
+    def __init__(self) -> None:
+        self._leader: weakref.ref[Any] | None = None
+        self._others: set[int] = set()  # those that had a turn since the leader had
+
+    def leads(self, one: Any) -> bool:
+        """Whether this turn of `one` counts."""
+        leader = self._leader() if self._leader is not None else None
+        if leader is None or leader is one or id(one) in self._others:
+            self._leader = weakref.ref(one)
+            self._others.clear()
+            return True
+        self._others.add(id(one))
+        return False
 
 
 class _Budgets:

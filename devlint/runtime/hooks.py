@@ -22,19 +22,21 @@ from devlint.runtime.forward_code import is_torchs_own
 from devlint.runtime.history import History
 from devlint.runtime.placement import HOST, device_of, place_of_first, tensors_in, unhooked
 from devlint.runtime.site import own_frame
+from devlint.runtime.waits import is_device
 
 Emit = Callable[[Event], Any]
+Called = Callable[[nn.Module], None]
 
 
 @contextmanager
-def observed(emit: Emit, history: History | None = None) -> Iterator[None]:
+def observed(emit: Emit, history: History | None = None, called: Called | None = None) -> Iterator[None]:
     """Looks at every module that is called inside, and at every optimizer that steps, in all threads.
 
     `emit` gets an `Event` for each thing out of place, once, before the module's forward or the optimizer's step runs;
-    what `emit` raises goes through to the caller. `history` is told of what each outermost module returns. No hook
-    remains afterwards.
+    what `emit` raises goes through to the caller. `history` is told of what each outermost module returns, `called`
+    of each that has parameters on a device, before it runs. No hook remains afterwards.
     """
-    observer = Observer(emit, history)
+    observer = Observer(emit, history, called)
     handles: list[RemovableHandle] = [
         register_module_forward_pre_hook(observer.forward),
         register_optimizer_step_pre_hook(observer.step),
@@ -84,9 +86,10 @@ class Observer:
     torch that hold parameters compare them with their input; between such calls an inner module costs one look-up.
     """
 
-    def __init__(self, emit: Emit, history: History | None = None) -> None:
+    def __init__(self, emit: Emit, history: History | None = None, called: Called | None = None) -> None:
         self._emit = emit
         self._history = history
+        self._called = called
         self._seen: dict[int, Seen] = {}  # by id: a class may compare modules as it likes
         self._inside: dict[int, Seen] = {}
         self._thread = threading.local()
@@ -105,7 +108,10 @@ class Observer:
             return
         with unhooked():
             inputs = tuple(device_of(tensor) for tensor in tensors_in(args, depth=1))
-            self._thread.closely = self._find(module).due(place_of_first(module.parameters()), inputs)
+            place = place_of_first(module.parameters())
+            if self._called is not None and is_device(place):
+                self._called(module)
+            self._thread.closely = self._find(module).due(place, inputs)
             if not self._thread.closely:
                 return
             for path, inner in module.named_modules():
