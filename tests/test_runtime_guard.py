@@ -942,6 +942,17 @@ def test_a_budget_that_nothing_was_held_against_fails() -> None:
 
 
 @simulated
+@pytest.mark.parametrize("warmup_steps", [2, 3])
+def test_where_only_the_end_was_held_against_budgets_that_is_said(warmup_steps: int) -> None:
+    with devlint.guard(max_syncs=0, warmup_steps=warmup_steps) as report:
+        train(3, lambda number, loss: None)
+    assert ("marked steps" in report.stepped_aside) == (warmup_steps == 3)
+    with devlint.guard(warmup_steps=3) as report:
+        train(3, lambda number, loss: None)
+    assert report.stepped_aside == {}
+
+
+@simulated
 def test_what_comes_after_the_last_step_counts() -> None:
     with pytest.raises(BudgetExceeded, match="waited once for a device"), devlint.guard(max_syncs=0):
         train(1, lambda number, loss: loss.item(), mark=False)  # the optimizer steps before the wait

@@ -234,6 +234,10 @@ class Guard:
             self.step_aside("waits in C++", "only CUDA tells of them")
         if kind is None:
             report.failures += self._budgets.failures(report.steps, report.warmup_steps)
+            if self._budgets.limits and 0 < report.steps == report.warmup_steps:
+                self.step_aside(
+                    "marked steps", "all are for warming up: budgets hold for what came after the last mark"
+                )
             if report.failures and self.on == "raise":
                 raise BudgetExceeded("\n".join(report.failures))
             if self.on == "warn":
