@@ -146,6 +146,45 @@ def test_an_error_of_torch_is_shown_without_frames_of_devlint(project):
     assert "devlint" in without_report(run("--simulate", "1", "shapes.py", DEVLINT_FULL_TRACEBACK="1").stderr)
 
 
+@pytest.mark.parametrize(
+    "fails", ["torch.ones(2, 3) @ torch.ones(2, 3)", "raise ValueError(3)"], ids=["torch's", "its own"]
+)
+def test_an_error_in_a_thread_is_shown_without_frames_of_devlint(project, fails):
+    write(project, "threads.py", f"""\
+        import threading, torch
+        def work():
+            {fails}
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        """)  # fmt: skip
+    got = run("--simulate", "1", "threads.py")
+    assert got.returncode == 0
+    shown = without_report(got.stderr)
+    assert shown.startswith("Exception in thread Thread-")
+    assert "line 3, in work" in shown
+    assert "devlint" not in shown
+
+
+def test_an_error_in_a_loaders_worker_is_shown_without_frames_of_devlint(project):
+    write(project, "loads.py", """\
+        import torch
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 4
+            def __getitem__(self, index):
+                return torch.ones(2, 3) @ torch.ones(2, 3)
+        if __name__ == "__main__":
+            list(torch.utils.data.DataLoader(Data(), num_workers=1))
+        """)  # fmt: skip
+    got = run("--simulate", "1", "loads.py")
+    assert got.returncode == 1
+    shown = without_report(got.stderr)
+    assert "RuntimeError: Caught RuntimeError in DataLoader worker process 0" in shown
+    assert "line 6, in __getitem__" in shown
+    assert "devlint" not in shown
+
+
 def test_a_mismatch_names_the_tensors_at_the_end_of_the_programs_own_traceback(project):
     write(project, "mixed.py", """\
         import torch

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import dis
 import os
 import sys
 import threading
@@ -21,17 +20,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from devlint import runtime
 from devlint.runtime.errors import BudgetExceeded
 from devlint.runtime.events import Report
+from devlint.runtime.replacing import replaced
+from devlint.runtime.tracebacks import replacements, without_own_frames
 
-FULL_TRACEBACK: Final = "DEVLINT_FULL_TRACEBACK"  # an environment variable: keep devlint's frames in tracebacks
 INTERRUPTED: Final = 130
-_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-_SURELY_A_FAULT: Final = (AttributeError, NameError, KeyError, AssertionError)  # none of them comes out of torch's C++
 
 
 class CannotRun(Exception):  # noqa: N818 - it says what happened
@@ -72,7 +70,7 @@ def launch(
     atexit.register(surroundings.close)  # handlers that the program registers run before
     report = Report()
     try:
-        with guard(**options) as report:
+        with replaced(replacements()), guard(**options) as report:
             code = _execute(program, found)
     except BudgetExceeded:  # raised at the end of the block; the report has it
         pass
@@ -186,12 +184,9 @@ def _exit_code(end: SystemExit) -> int:
     return 1
 
 
-# its traceback ----------------------------------------------------------------------------------------------
-
-
 def _show(error: BaseException) -> None:
     """Prints an exception through ``sys.excepthook``, as Python would, without devlint's frames."""
-    _without_own_frames(error, set())
+    without_own_frames(error)
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as failed:
@@ -199,37 +194,3 @@ def _show(error: BaseException) -> None:
         traceback.print_exception(failed)
         print("\nOriginal exception was:", file=sys.stderr)
         traceback.print_exception(error)
-
-
-def _without_own_frames(error: BaseException | None, seen: set[int]) -> None:
-    """Leaves the program's and its libraries' frames in the traceback, and in those of what led to it.
-
-    What torch calls goes through the guard and the simulator, whose frames tell nobody anything, unless the fault is
-    theirs: then all frames but those above the program's first are kept.
-    """
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    _without_own_frames(error.__cause__, seen)
-    _without_own_frames(error.__context__, seen)
-    entries = []
-    entry = error.__traceback__
-    while entry is not None:
-        entries.append(entry)
-        entry = entry.tb_next
-    while entries and entries[0].tb_frame.f_code.co_filename == __file__:
-        del entries[0]
-    if not (os.environ.get(FULL_TRACEBACK) or _is_own_fault(error, entries)):
-        entries = [entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OWN)]
-    following: TracebackType | None = None
-    for entry in reversed(entries):
-        following = TracebackType(following, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    error.__traceback__ = following
-
-
-def _is_own_fault(error: BaseException, entries: list[TracebackType]) -> bool:
-    """Whether devlint failed, rather than raised, or passed on, what torch would have raised."""
-    if not entries or not entries[-1].tb_frame.f_code.co_filename.startswith(_OWN):
-        return False
-    raised = entries[-1].tb_frame.f_code.co_code[entries[-1].tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    return isinstance(error, _SURELY_A_FAULT) and not raised
