@@ -658,6 +658,7 @@ def run(command: tuple[str, ...], **given: Any) -> int:
     """Run a script or a module as Python does, and report where it waits and copies, and what is out of place.
 
     What stands after SCRIPT or MODULE is for the program. Its output is left alone: the report goes to stderr.
+    A SCRIPT called `-` is read from stdin.
 
     \b
     Examples:

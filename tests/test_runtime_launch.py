@@ -101,6 +101,23 @@ def test_a_program_sees_what_python_shows_it(project, name, command):
     assert without_report(got.stderr) == expected.stderr
 
 
+def test_a_program_on_standard_input_sees_what_python_shows_it(project):
+    source = dedent("""\
+        import sys
+        print(sys.argv, repr(sys.path[0]), __name__, __file__, __cached__, __loader__, __spec__, repr(sys.stdin.read()))
+        def fails():
+            sys.exit(3 // len(sys.argv[2:]))
+        fails()
+        """)
+    for arguments in (["-", "x"], ["-", "--on", "me"]):
+        expected, got = python(*arguments, stdin=source), run(*arguments, stdin=source)
+        assert (got.returncode, got.stdout) == (expected.returncode, expected.stdout)
+        assert without_report(got.stderr).replace("    sys.exit(3 // len(sys.argv[2:]))\n", "") == expected.stderr
+    assert 'File "<stdin>", line 4, in fails' in run("-", "x", stdin=source).stderr
+    waits = "import torch\ntorch.ones(2, device='cuda').sum().item()\n"
+    assert "<stdin>:2  torch.ones(2, device='cuda').sum().item()" in run("--simulate", "1", "-", stdin=waits).stderr
+
+
 def test_an_exception_is_shown_as_python_shows_it_and_the_report_after_it(project):
     write(project, "fails.py", """\
         def inner():

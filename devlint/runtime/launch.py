@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import linecache
 import os
 import sys
 import threading
@@ -18,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from types import CodeType, ModuleType
 from typing import Any, Final
@@ -30,6 +31,8 @@ from devlint.runtime.replacing import replaced
 from devlint.runtime.tracebacks import replacements, without_own_frames
 
 INTERRUPTED: Final = 130
+_ON_STDIN: Final = "-"  # a program there, as for Python itself
+_STDIN: Final = "<stdin>"  # how Python names it
 
 
 class CannotRun(Exception):  # noqa: N818 - it says what happened
@@ -38,7 +41,10 @@ class CannotRun(Exception):  # noqa: N818 - it says what happened
 
 @dataclass(frozen=True)
 class Program:
-    """What to run: the path of a script, a folder or an archive with a ``__main__.py``, or the name of a `module`."""
+    """What to run: a script, or a folder or archive with a ``__main__.py``, by its path, or a `module` by its name.
+
+    ``-`` is a script on standard input.
+    """
 
     target: str
     arguments: tuple[str, ...] = ()
@@ -93,6 +99,8 @@ def require_torch() -> None:
 
 def _found(target: str) -> bytes | ModuleSpec:
     """The source of a script, or how to load what stands in a folder or archive."""
+    if target == _ON_STDIN:
+        return _checked(target, sys.stdin.buffer.read() if sys.stdin is not None else b"")
     path = os.path.abspath(target)
     if not os.path.exists(path):
         raise CannotRun(f"{target}: no such file")
@@ -106,6 +114,10 @@ def _found(target: str) -> bytes | ModuleSpec:
             source = file.read()
     except OSError as error:
         raise CannotRun(f"{target}: cannot be read: {error.strerror or error}") from error
+    return _checked(target, source)
+
+
+def _checked(target: str, source: bytes) -> bytes:
     if b"\0" in source:
         raise CannotRun(f"{target}: is not Python source")
     return source
@@ -135,6 +147,14 @@ def _prepared(program: Program, found: bytes | ModuleSpec | None) -> tuple[CodeT
     main.__dict__["__builtins__"] = builtins
     sys.argv = ["-m" if found is None else program.target, *program.arguments]
     path = os.path.abspath(program.target)
+    if isinstance(found, bytes) and program.target == _ON_STDIN:
+        _lead_path("")
+        main.__file__, main.__loader__ = _STDIN, BuiltinImporter
+        main.__dict__["__cached__"] = None
+        lines = found.decode(errors="replace").splitlines(keepends=True)
+        linecache.cache[_STDIN] = (len(found), None, lines, _STDIN)  # for the report; no file has them
+        sys.modules["__main__"] = main
+        return compile(found, _STDIN, "exec", dont_inherit=True), main.__dict__
     if isinstance(found, bytes):
         _lead_path(os.path.dirname(os.path.realpath(path)))
         main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
