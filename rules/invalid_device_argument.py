@@ -7,6 +7,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
+from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import annotation_names
 from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
@@ -24,11 +25,11 @@ class InvalidDeviceArgument(Rule):
     - a flag for a device: `x.cuda(True)`, `torch.zeros(3, device=use_cuda)`;
     - the context manager `torch.cuda.device(0)` for a device, or as a statement of its own, where it does nothing;
     - a function that is not called: `device=torch.cuda.current_device`;
-    - names that torch does not know: `"gpu"`, `"CUDA"`, `"cuda0"`, `"cuda:0,1"`;
+    - names that torch does not know: `"gpu"`, `"CUDA"`, `"cuda0"`, `"cuda:0,1"`; lists of devices;
     - a `torch.device` for the `device_type` of `autocast`, which takes a string;
     - an accelerator for a constructor of host tensors: `torch.LongTensor([1], device=device)`;
     - `device=` for a function or class that has no such argument: `torch.cat`, `nn.ReLU`, `nn.Parameter`, `DataLoader`;
-    - `if gpu:` for a number of a device that may be `None`: device 0 is false.
+    - `if gpu:` and `gpu or other` for a number of a device that may be `None`: device 0 is false.
 
     ## Why is this bad
     All but the last and the statement raise as soon as they run. Often that is on a machine with a GPU only, which is
@@ -177,7 +178,10 @@ class InvalidDeviceArgument(Rule):
         if arg is None or self._is_expected(node):
             return
         value = self.flow.value(arg.value)
-        there = value.place.is_there if value.kind == DEVICE else bool(value.text and _ACCELERATOR.match(value.text))
+        if value.kind == NAME:  # flair.device, of another file
+            there = not str(value.ref).startswith("torch.") and names_device(str(value.ref).rpartition(".")[2])
+        else:
+            there = value.place.is_there if value.kind == DEVICE else bool(_ACCELERATOR.match(value.text or ""))
         if there:
             self.report(
                 node,
@@ -224,6 +228,8 @@ class InvalidDeviceArgument(Rule):
         elif value.kind == NAME and value.ref in _FUNCTIONS:
             message = f"`{short(self.code(given))}` is a function: it is not called here"
             fix = self.fix("call it", self.insert_after(given, "()"), safe=True)
+        elif isinstance(given, cst.List | cst.ListComp):
+            message, fix = f"`{short(self.code(given))}` is a list, and no device", None
         elif isinstance(text, str) and _MEANT.match(text) and not _VALID.fullmatch(text):
             message, fix = f"`{self.code(given)}` is no device that torch knows", None
         else:
@@ -278,18 +284,23 @@ class InvalidDeviceArgument(Rule):
     def visit_IfExp(self, node: cst.IfExp) -> None:
         self._tested(node.test, node.body)
 
+    def visit_BooleanOperation(self, node: cst.BooleanOperation) -> None:
+        """``gpu or default``, where ``gpu`` is a number or ``None``."""
+        left = node.left
+        if not isinstance(left, cst.Name) or not isinstance(node.operator, cst.Or):
+            return
+        if not (numbers_device(left.value) or names_device(left.value)) or not self._is_optional_number(left):
+            return
+        # gpu or 0  gives what is meant; if gpu or index:  is no number
+        if isinstance(node.right, cst.Integer) or isinstance(self.parent(node), cst.If | cst.IfExp | cst.While):
+            return
+        self.report(node, f"`{left.value}` is false for device 0, which is left out here")
+
     def _tested(self, test: cst.BaseExpression, then: cst.CSTNode) -> None:
         """``if gpu: torch.cuda.set_device(gpu)``, where ``gpu`` is a number or ``None``."""
         if not isinstance(test, cst.Name):
             return
-        function = self.flow.function(test)
-        param = _parameter(function, test.value)
-        # def f(gpu: int = 0)  may mean a flag
-        if param is None or param.annotation is None or function is None or test.value in function.assigned:
-            return
-        if set(annotation_names(param.annotation.annotation)) != {"int", "None"} and not (
-            isinstance(param.default, cst.Name) and param.default.value == "None" and _is_optional_int(param)
-        ):
+        if not self._is_optional_number(test):
             return
         if any(self._is_used_as_device(use) for use in _names_in(then, test.value)):
             self.report(
@@ -297,6 +308,15 @@ class InvalidDeviceArgument(Rule):
                 f"`{test.value}` is false for device 0, which is left out here",
                 fix=self.fix("ask whether it is `None`", self.insert_after(test, " is not None"), safe=False),
             )
+
+    def _is_optional_number(self, node: cst.Name) -> bool:
+        """Whether it is a parameter annotated as a number or ``None``."""
+        param = _parameter(self.flow.function(node), node.value)
+        if param is None or param.annotation is None:
+            return False  # def f(gpu=0)  may mean a flag
+        said = set(annotation_names(param.annotation.annotation))
+        optional = isinstance(param.default, cst.Name) and param.default.value == "None"
+        return said == {"int", "None"} or (said == {"int"} and optional)
 
     def _is_used_as_device(self, node: cst.Name) -> bool:
         above = self.parent(node)
@@ -342,10 +362,6 @@ def _parameter(function: Function | None, name: str) -> cst.Param | None:
     if function is None or name in function.assigned:
         return None
     return next((param for param in function.params if param.name.value == name), None)
-
-
-def _is_optional_int(param: cst.Param) -> bool:
-    return param.annotation is not None and annotation_names(param.annotation.annotation) == ["int"]
 
 
 def _names_in(node: cst.CSTNode, name: str) -> list[cst.Name]:

@@ -137,6 +137,8 @@ class VisibleDevicesSetLate(Rule):
         while parent is not None and not isinstance(parent, cst.FunctionDef | cst.Lambda | cst.Parameters):
             # if torch.cuda.is_available(): os.environ[...] = gpu   asks first
             decides = isinstance(parent, cst.If | cst.While | cst.IfExp) and child is not parent.test
+            if decides and isinstance(parent, cst.If) and "__name__" in self.code(parent.test):
+                decides = False  # if __name__ == "__main__":  what it calls runs in there
             decides = decides or isinstance(parent, cst.For | cst.Try | cst.ExceptHandler | cst.MatchCase)
             decides = decides or (isinstance(parent, cst.BooleanOperation) and child is parent.right)
             if decides and child not in around:
