@@ -294,6 +294,10 @@ class InvalidDeviceArgument(Rule):
         # gpu or 0  gives what is meant; if gpu or index:  is no number
         if isinstance(node.right, cst.Integer) or isinstance(self.parent(node), cst.If | cst.IfExp | cst.While):
             return
+        # if gpu or index: name = f"cuda:{gpu or index}"  knows that one of them is none
+        around = self.enclosing(node, cst.If, cst.FunctionDef)
+        if isinstance(around, cst.If) and _names_in(around.test, left.value):
+            return
         self.report(node, f"`{left.value}` is false for device 0, which is left out here")
 
     def _tested(self, test: cst.BaseExpression, then: cst.CSTNode) -> None:

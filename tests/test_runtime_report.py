@@ -460,6 +460,7 @@ def test_every_rule_has_advice():
         "invalid-device-argument",
         "load-without-map-location",
         "move-override-skipped",
+        "move-taken-for-copy",
         "uncalled-function",
         "visible-devices-set-late",
     }
