@@ -41,14 +41,14 @@ def origin_note(rule: Rule, what: str, value: Value) -> list[Note]:
 def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, there: Value) -> str | None:
     """Code that names the device of ``there`` and can be evaluated at ``at``; ``None`` where none is sure to be."""
     function = flow.function(at)
-    if isinstance(there_node, cst.Name) and there.holds_tensors and _bound_before(flow, there_node.value, at):
+    if isinstance(there_node, cst.Name) and there.holds_tensors and bound_before(flow, there_node.value, at):
         return f"{there_node.value}.device"
     place = there.place
     if place.kind == "fixed":
         return f'"{place.name}"'
     if place.kind == "device" and names_device(last_word(place.name)):
         head = place.name.partition(".")[0]
-        if head == "self" or _bound_before(flow, head, at):
+        if head == "self" or bound_before(flow, head, at):
             return place.name
     name = _tensor_in_reach(flow, at)
     if name is not None:
@@ -78,7 +78,7 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
             continue
         if flow.source.offsets(name)[0] >= end:
             break
-        if (value.is_tensor or _used_as_tensor(flow, name)) and _bound_before(flow, name.value, at):
+        if (value.is_tensor or _used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
             found = name.value
     return found
 
@@ -93,7 +93,7 @@ def _used_as_tensor(flow: Flow, name: cst.Name) -> bool:
     )
 
 
-def _bound_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:
+def bound_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:
     """Whether a name is surely bound at ``at``: a parameter, or assigned in an enclosing block before."""
     function = flow.function(at)
     parents = flow.source.parents

@@ -17,6 +17,7 @@ guard. Markers say what its fault does when it runs, where:
     redraws: why           (on any line) the fix may change the random numbers of the result
     rounds: why            (on any line) the fix may change the last digits of the result
     unnamed: why           (on any line) the guard does not name the fault under the fixture's rule
+    needs: two GPUs        (on any line) it runs on another machine than one with one GPU: ``MACHINES`` has them
 
 ``x3`` after a word says how often, ``x3 to x1`` how often as written and as fixed. ``#!`` comes before ``#~`` on a
 line. Each ``#~`` needs a ``#!`` that proves it.
@@ -36,6 +37,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_args
@@ -57,7 +59,7 @@ FLAGS: dict[str, Callable[[Event], bool]] = {
     "asynchronous": lambda event: event.blocking is False,
 }
 OF_LINES = ("runs", "skipped")
-PERMISSIONS = ("redraws", "rounds", "unnamed")
+PERMISSIONS = ("redraws", "rounds", "unnamed", "needs")
 OF_PROGRAM = ("differs", *PERMISSIONS)
 
 _CLAIM = re.compile(
@@ -91,6 +93,11 @@ class Machine:
 
 SIMULATED = Machine(simulate, exact=True)
 REAL = Machine(nullcontext, exact=False)
+#: What a proof may need that a machine with one GPU is not, and the machine that is simulated for it.
+MACHINES: dict[str, Machine] = {
+    "two GPUs": Machine(partial(simulate, 2), exact=True),
+    "a Mac": Machine(partial(simulate, 1, "mps"), exact=True),
+}
 
 
 @dataclass
@@ -155,6 +162,22 @@ def claims(file: Path) -> list[Claim]:
             number = int(times) if times else None
             found.append(Claim(row, comment.strip(), said["what"], said["error"], number, int(left), flags, text))
     return found
+
+
+def needs(fixture: Fixture) -> str | None:
+    """What the proof needs, a key of ``MACHINES``; ``None`` where any machine with a GPU will do."""
+    for claim in claims(fixture.file):
+        if claim.what == "needs":
+            return claim.code.partition(": ")[2]
+    return None
+
+
+def simulated(fixture: Fixture) -> Machine:
+    """The imaginary machine that a proof is run on."""
+    need = needs(fixture)
+    if need is not None and need not in MACHINES:
+        raise FixtureError(f"{fixture.id}: there is no machine `{need}`: there are {', '.join(MACHINES)}")
+    return MACHINES[need] if need is not None else SIMULATED
 
 
 def _known() -> set[str]:

@@ -19,7 +19,7 @@ from devlint import docs
 from devlint.rule import discover, rule_files
 from devlint.runtime.events import Report
 from harness import ROOT, Fixture, FixtureError
-from proofs import SIMULATED, claims, proofs, prove, run, same
+from proofs import SIMULATED, claims, proofs, prove, run, same, simulated
 
 NO_PROOF = "Not proved by running"  # a sentence in a rule's Limits that starts so says why
 
@@ -27,7 +27,7 @@ NO_PROOF = "Not proved by running"  # a sentence in a rule's Limits that starts 
 @pytest.mark.filterwarnings("ignore:.pin_memory. argument is set:UserWarning")  # on the host
 @pytest.mark.parametrize("fixture", proofs(), ids=lambda fixture: fixture.id)
 def test_what_is_reported_happens_and_is_gone_once_fixed(fixture: Fixture) -> None:
-    if wrong := prove(fixture, SIMULATED):
+    if wrong := prove(fixture, simulated(fixture)):
         pytest.fail(wrong, pytrace=False)
 
 
@@ -37,7 +37,7 @@ CRASHES = [fixture for fixture in proofs() if any(claim.what == "raises" for cla
 @pytest.mark.parametrize("fixture", CRASHES, ids=lambda fixture: fixture.id)
 def test_a_guard_that_raises_stops_a_program_where_torch_would(fixture: Fixture) -> None:
     (claim,) = (claim for claim in claims(fixture.file) if claim.what == "raises")
-    outcome = run(fixture.file, SIMULATED, on="raise")
+    outcome = run(fixture.file, simulated(fixture), on="raise")
     assert outcome.error_row() == claim.row, outcome.error
     assert claim.error in [kind.__name__ for kind in type(outcome.error).__mro__]
 
@@ -180,6 +180,17 @@ SKIPS = """\
 def test_results_may_differ_where_a_marker_permits_it(added, permission, complaint, proved) -> None:  # type: ignore[no-untyped-def]
     faulty = SKIPS.format(added=added, permission=permission)
     assert complaint in proved(faulty, faulty.replace(".device ==", ".device.type =="), "device-compared-to-string")
+
+
+def test_a_proof_may_need_another_machine(proved, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    both = FAULTY.replace('"cuda"', '"cuda:1"'), FIXED.replace('"cuda"', '"cuda:1"')
+    assert "invalid device ordinal" in proved(*both)
+    assert proved(*(f"#! needs: two GPUs\n{dedent(text)}" for text in both)) != ""
+    fixture = Fixture(tmp_path / "tensor-without-device" / "proof_case.py")
+    assert prove(fixture, simulated(fixture)) == ""
+    fixture.file.write_text("#! needs: a quantum computer\n")
+    with pytest.raises(FixtureError, match="there is no machine `a quantum computer`"):
+        simulated(fixture)
 
 
 def test_lines_are_counted_in_functions_and_loops(tmp_path: Path) -> None:

@@ -459,9 +459,17 @@ def test_every_rule_has_advice():
         "discarded-move",
         "invalid-device-argument",
         "load-without-map-location",
+        "availability-instead-of-device",
+        "cuda-only-amp",
+        "cuda-or-cpu-only",
+        "current-device-assumed",
+        "float64-on-mps",
+        "hard-coded-device",
+        "legacy-tensor-type",
         "move-override-skipped",
         "move-taken-for-copy",
         "uncalled-function",
+        "unguarded-accelerator-call",
         "visible-devices-set-late",
     }
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DEVICE_NAME = re.compile(r"^(_?(torch_?)?device(_id)?|dev|_?\w+_device)$")
 _NOT_A_DEVICE = re.compile(
-    r"(multi|single|num|per|cross|same|no|on|is|use|data_device|on_host|host|cpu|meta)_device$|^is_|^use_|^has_|^n_|_per_device$"
+    r"(^|_)(multi|single|num|per|cross|same|no|on|is|use|data_device|on_host|host|cpu|meta)_device$|^is_|^use_|^has_|^n_|_per_device$"
 )
 _DEVICE_NUMBER = re.compile(r"^_?((local|global)_?)?rank$|^gpu(_?(id|idx|index|num|rank))?$")
 _ACCELERATOR_FLAG = re.compile(r"^(use_|has_|with_|on_|is_)?(cuda|gpu|gpus|cuda_available|gpu_available)$")

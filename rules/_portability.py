@@ -1,0 +1,396 @@
+"""What rules about portability ask: which device was chosen here, and which tests stand above a node."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted, imported
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
+from devlint.flow.value import DEVICE, NAME, OF_TENSOR, UNKNOWN_KIND
+from devlint.rule import Rule
+from devlint.rules._places import bound_before
+
+#: Words by which a test, a name or a decorator speaks of kinds of devices, or of what only one kind has.
+_ANYWHERE = "cuda|gpu|nccl|triton|nvidia|deepspeed|fp16|float16|autocast|scaler"
+_WHOLE = "amp|cpu|hip|rocm|apex|half|bf16|rank|ddp|world_size|distributed|is_initialized|backend"
+SPEAKS = re.compile(rf"{_ANYWHERE}|(?<![a-z])(?:{_WHOLE})(?![a-z])|device(?!s? is (?:not )?None)", re.IGNORECASE)
+#: The same without precision and processes: `if args.fp16:` does not say that there is a GPU.
+SPEAKS_OF_CUDA = re.compile(r"cuda|gpu|device(?!s? is (?:not )?None)|(?<![a-z])cpu(?![a-z])", re.IGNORECASE)
+_AVAILABLE_ONLY = re.compile(r"\s*(torch|th)\.cuda\.is_available\(\)\s*")
+_BY_AVAILABILITY = re.compile(
+    r"""(torch\.device\(\s*)?\(?['"]cuda(:0)?['"]\s+if\s+[\w.]+is_available\(\)\s+else\s+['"]cpu['"]\)?\s*\)?"""
+)
+#: Packages that run on CUDA only.
+_NEED_CUDA = frozenset("triton apex flash_attn transformer_engine msamp cupy numba pycuda pynvml tensorrt".split())
+_TESTS = frozenset({"test", "tests", "testing"})
+_EXITS = frozenset({"exit", "skip", "skipTest", "quit", "_exit"})
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A device that was chosen: the code that names it, the node where it is named, and whether it surely is the
+    current CUDA device wherever there is one (``"cuda" if torch.cuda.is_available() else "cpu"``)."""
+
+    code: str
+    node: cst.CSTNode
+    is_default: bool
+    owner: str  # "parameter", "function", "class", "file" or "elsewhere"
+    is_handed_in: bool = True  # not where a tensor or module made here tells it
+
+
+class Surroundings:
+    """What stands around the nodes of one file; made once a file, and only where a rule has found its words."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.flow, self.source = rule, rule.flow, rule.source
+        self._classes: dict[Class, Chosen | None] = {}
+        self._functions: dict[Function, Chosen | None] = {}
+
+    # tests --------------------------------------------------------------------------------------
+
+    def guard(
+        self, node: cst.CSTNode, words: re.Pattern[str] = SPEAKS, error: str = "RuntimeError|AssertionError"
+    ) -> cst.CSTNode | None:
+        """The nearest test, exit, handler or decorator by whose words ``node`` may not run on every kind of device.
+
+        ``error``: what handlers have to catch.
+        """
+        parents = self.source.parents
+        child, above = node, parents.get(node)
+        defined = False  # handlers around a definition do not see what it raises when it is called
+        while above is not None:
+            found: cst.CSTNode | None = None
+            if isinstance(above, cst.If | cst.IfExp | cst.While):
+                if child is not above.test and self.speaks(above.test, words):
+                    found = above.test  # if x.is_cuda:
+            elif isinstance(above, cst.BooleanOperation):
+                if child is above.right and self.speaks(above.left, words):
+                    found = above.left  # device.type == "npu" and torch.npu.is_available()
+            elif isinstance(above, cst.ListComp | cst.GeneratorExp | cst.SetComp | cst.DictComp):
+                found = next((each.test for each in above.for_in.ifs if self.speaks(each.test, words)), None)
+            elif isinstance(above, cst.Try):
+                if child is above.body and not defined and any(self._catches(each, error) for each in above.handlers):
+                    found = above
+            elif isinstance(above, cst.IndentedBlock | cst.Module):
+                found = self._exit_before(above, child)
+            elif isinstance(above, cst.FunctionDef | cst.ClassDef):
+                # @require_cuda, def gpu_memory(): ...
+                said = [above.name.value, *(self.rule.code(each.decorator) for each in above.decorators)]
+                if child is above.body and any(words.search(each) and not _HARMLESS.search(each) for each in said):
+                    found = above
+                defined = True
+            if found is not None:
+                return found
+            child, above = above, parents.get(above)
+        return None
+
+    def _catches(self, handler: cst.ExceptHandler, error: str) -> bool:
+        if handler.type is None:
+            return True
+        return re.search(rf"\b((Base)?Exception|{error})\b", self.rule.code(handler.type)) is not None
+
+    def speaks(self, test: cst.BaseExpression, words: re.Pattern[str] = SPEAKS) -> bool:
+        """Whether a test is about devices, by its words or by those of what its names were assigned."""
+        if words.search(self.rule.code(test)):
+            return True
+        for node in tree.walk(test):
+            if isinstance(node, cst.Name) and any(words.search(code) for code in self.assigned.get(node.value, ())):
+                return True  # stream = torch.cuda.Stream() if ... else None; if stream is not None:
+        return False
+
+    def _exit_before(self, block: cst.IndentedBlock | cst.Module, child: cst.CSTNode) -> cst.CSTNode | None:
+        """``assert torch.cuda.is_available()`` or ``if not x.is_cuda: return`` above in the same block."""
+        for statement in block.body:
+            if statement is child:
+                break
+            if isinstance(statement, cst.If):
+                if self.speaks(statement.test, SPEAKS_OF_CUDA) and leaves(statement.body):
+                    return statement
+            elif isinstance(statement, cst.SimpleStatementLine):
+                for small in statement.body:
+                    if isinstance(small, cst.Assert) and self.speaks(small.test, SPEAKS_OF_CUDA):
+                        return small
+                    if isinstance(small, cst.Assign) and any(
+                        isinstance(t.target, cst.Name) and t.target.value == "pytestmark" for t in small.targets
+                    ):
+                        return small
+        return None
+
+    def is_for_cuda(self, node: cst.CSTNode) -> bool:
+        """Whether what is around ``node`` is for CUDA on purpose, or is a test, which says itself where it runs."""
+        return self.is_test or self.demands_cuda or self.is_fixed(node)
+
+    @cached_property
+    def is_test(self) -> bool:
+        """Whether the file holds tests."""
+        return is_test_file(self.source.path)
+
+    @cached_property
+    def demands_cuda(self) -> bool:
+        """Whether the file says somewhere that it does not go on without CUDA, or imports what needs it."""
+        statements: list[cst.Import | cst.ImportFrom] = [*self.source.nodes_of(cst.Import)]
+        for imports in (*statements, *self.source.nodes_of(cst.ImportFrom)):
+            packages = {name.partition(".")[0] for _, name in imported(imports)}
+            if packages & _NEED_CUDA and self.rule.enclosing(imports, cst.Try, cst.If, cst.FunctionDef) is None:
+                return True  # not where `try: import apex` makes it optional
+        for call in self.flow.calls("torch.cuda.is_available"):
+            test = self.rule.parent(call)
+            if isinstance(test, cst.Assert):
+                return True
+            # if not torch.cuda.is_available(): raise; not where that is for one option: if args.fp16 and not ...
+            above = self.rule.parent(test) if isinstance(test, cst.UnaryOperation) else None
+            if isinstance(above, cst.If) and leaves(above.body, raises=True):
+                return self.rule.enclosing(above, cst.If) is None
+        return False
+
+    @cached_property
+    def assigned(self) -> dict[str, list[str]]:
+        """The code assigned to each name, or attribute of that name, anywhere in the file."""
+        return {name: [code for _, code in found] for name, found in self._assignments.items()}
+
+    @cached_property
+    def _assignments(self) -> dict[str, list[tuple[Function | None, str]]]:
+        found: dict[str, list[tuple[Function | None, str]]] = {}
+        pairs = [(each.target, node.value) for node in self.source.nodes_of(cst.Assign) for each in node.targets]
+        pairs += [(node.target, node.value) for node in self.source.nodes_of(cst.AnnAssign) if node.value is not None]
+        for target, value in pairs:
+            name = dotted(target).rpartition(".")[2]
+            if name:
+                code = _without_prose(self.rule.code(value))
+                found.setdefault(name, []).append((self.flow.function(value), code))
+        return found
+
+    # the device that was chosen -----------------------------------------------------------------
+
+    def chosen(self, node: cst.CSTNode) -> Chosen | None:
+        """The device that the code around ``node`` works on, where it was chosen and not written down as one kind."""
+        function = self.function(node)
+        owner: Class | None = None
+        while function is not None:
+            found = self._of_function(function)
+            if found is not None:
+                return found
+            owner = owner or (function.cls if function.takes_self else None)
+            function = function.outer
+        if owner is not None:
+            found = self._of_class(owner)
+            if found is not None:
+                return found
+        return self._of_file
+
+    def function(self, node: cst.CSTNode) -> Function | None:
+        """The function whose body a node is in; its decorators and defaults belong to what is around it."""
+        parents = self.source.parents
+        child, above = node, parents.get(node)
+        while above is not None:
+            if isinstance(above, cst.FunctionDef) and child is above.body:
+                return self.flow.scope.functions.get(above)
+            child, above = above, parents.get(above)
+        return None
+
+    def expression(self, chosen: Chosen, at: cst.CSTNode) -> str | None:
+        """Code that gives the chosen device at ``at``; ``None`` where it may not be bound there."""
+        if chosen.owner == "elsewhere":
+            return None
+        head = chosen.code.partition(".")[0]
+        function = self.flow.function(at)
+        if head == "self":
+            inside = function is not None and function.cls is not None and function.takes_self
+            return chosen.code if inside and function is not None and function.role != CONSTRUCTOR else None
+        return chosen.code if bound_before(self.flow, head, at) else None
+
+    def elsewhere(self, call: cst.Call) -> Chosen | None:
+        """The device that another part of the file works on, where the call moves what this function was handed.
+
+        A function that makes all it moves may be for CUDA as a whole.
+        """
+        function = self.function(call)
+        if function is None or self._anywhere is None:
+            return None
+        if function.cls is not None and function.cls.is_module and function.takes_self:
+            return self._anywhere
+        params: set[str] = set()
+        outer: Function | None = function
+        while outer is not None:
+            params |= outer.param_names
+            outer = outer.outer
+        names = {node.value for node in tree.walk(call) if isinstance(node, cst.Name)}
+        return self._anywhere if names & (params - {"self", "cls"}) else None
+
+    @cached_property
+    def _anywhere(self) -> Chosen | None:
+        """A device that was chosen by any part of the file."""
+        for function in self.flow.scope.functions.values():
+            found = self._of_function(function)
+            if found is not None:
+                return replace(found, owner="elsewhere")
+        return None
+
+    def is_fixed(self, node: cst.CSTNode) -> bool:
+        """Whether the function around ``node`` says itself that it is for one kind: ``device = "cuda"``."""
+        function = self.function(node)
+        while function is not None:
+            if any(is_device_name(name) and self._is_rebound(name, function) for name in function.assigned):
+                return True
+            function = function.outer
+        return False
+
+    def _of_function(self, function: Function) -> Chosen | None:
+        if function not in self._functions:
+            self._functions[function] = self._look_in(function)
+        return self._functions[function]
+
+    def _look_in(self, function: Function) -> Chosen | None:
+        for param in function.params:
+            if is_device_name(param.name.value) and not self._is_rebound(param.name.value, function):
+                return Chosen(param.name.value, param, False, "parameter")
+        for name in function.assigned:
+            if is_device_name(name):
+                for use in self._named.get((function, name), ()):
+                    found = self._as_chosen(use, name, "function")
+                    if found is not None:
+                        return found
+        for node in self._reads.get(function, ()):
+            found = self._as_chosen(node, dotted(node), "function")
+            if found is not None:
+                return found
+        return None
+
+    def _of_class(self, cls: Class) -> Chosen | None:
+        if cls not in self._classes:
+            self._classes[cls] = self._look_in_class(cls)
+        return self._classes[cls]
+
+    def _look_in_class(self, cls: Class) -> Chosen | None:
+        for owner in cls.lineage:
+            for method in owner.methods.values():
+                if method.is_property and is_device_name(method.name):
+                    return Chosen(f"self.{method.name}", method.node, False, "class")
+                for node in self._reads.get(method, ()):
+                    path = dotted(node)
+                    if path.startswith("self.") and path.count(".") == 1:
+                        found = self._as_chosen(node, path, "class")
+                        if found is not None:
+                            return found
+        return None
+
+    @cached_property
+    def _of_file(self) -> Chosen | None:
+        for (function, name), nodes in self._named.items():
+            if function is None:
+                for node in nodes:
+                    found = self._as_chosen(node, name, "file")
+                    if found is not None:
+                        return found
+        return None
+
+    def _as_chosen(self, node: cst.BaseExpression, code: str, owner: str) -> Chosen | None:
+        value = self.flow.value(node)
+        if value.kind == NAME:
+            if value.ref.startswith("torch."):
+                return None
+        elif value.kind == DEVICE:
+            if value.place.kind in ("fixed", "host", "meta"):
+                return None  # device = torch.device("cuda")
+        elif value.kind != UNKNOWN_KIND or "." not in code:
+            return None
+        made = self._assignments.get(code.rpartition(".")[2], [])
+        function = self.flow.function(node)
+        texts = [text for where, text in made if "." in code or where is function]
+        fixed = (
+            _FIXED if value.kind != DEVICE else _NUMBERED
+        )  # the flow knows of `exec(config)`, which changes a literal
+        if texts and all(fixed.fullmatch(text) for text in texts):
+            return None
+        is_default = bool(texts) and all(_BY_AVAILABILITY.fullmatch(text) for text in texts)
+        # latents = encode(batch); latents.device
+        head = code.partition(".")[0]
+        made_here = function is not None and head in function.assigned and head not in function.param_names
+        of_value = "." in code and (value.ref == OF_TENSOR or value.kind == UNKNOWN_KIND)
+        return Chosen(code, node, is_default, owner, not (made_here and of_value))
+
+    def _is_rebound(self, name: str, function: Function) -> bool:
+        """``def f(device): device = "cuda"``."""
+        places = [self.flow.value(node).place for node in self._named.get((function, name), ())]
+        return name in function.assigned and any(place.kind == "fixed" for place in places)
+
+    @cached_property
+    def _reads(self) -> dict[Function | None, list[cst.Attribute]]:
+        """Attributes that name a device, by the function that reads them: ``x.device``, ``self.device``."""
+        found: dict[Function | None, list[cst.Attribute]] = {}
+        parents = self.source.parents
+        for node in self.source.nodes_of(cst.Attribute):
+            if not is_device_name(node.attr.value) or not dotted(node):
+                continue
+            above = parents.get(node)
+            if isinstance(above, cst.AssignTarget) or (isinstance(above, cst.Call) and above.func is node):
+                continue
+            found.setdefault(self.flow.function(node), []).append(node)
+        return found
+
+    @cached_property
+    def _named(self) -> dict[tuple[Function | None, str], list[cst.Name]]:
+        """Plain names that name a device, by function."""
+        found: dict[tuple[Function | None, str], list[cst.Name]] = {}
+        for node in self.source.nodes_of(cst.Name):
+            above = self.source.parents.get(node)
+            if isinstance(above, cst.ImportAlias) or (isinstance(above, cst.Call) and above.func is node):
+                continue  # from project import infer_device
+            if is_device_name(node.value) and self.flow.value(node).kind != UNKNOWN_KIND:
+                found.setdefault((self.flow.function(node), node.value), []).append(node)
+        return found
+
+
+_FIXED = re.compile(
+    r"""(torch\.)?(device)?\(?\s*f?['"](cuda|cpu|mps)[^'"]*['"]\s*\)?|torch\.device\(['"]cuda['"],.*\)""", re.DOTALL
+)
+_NUMBERED = re.compile(
+    r"""torch\.cuda\.current_device\(\)|(torch\.device\(\s*)?f['"]cuda:\{.*|torch\.device\(['"]cuda['"],.*\)""",
+    re.DOTALL,
+)
+_TEXT = re.compile(r"""(["'])[^"'\n]*\1""")
+_HARMLESS = re.compile(r"is_available\(\)\)?$|autocast")
+
+
+def is_device_name(name: str) -> bool:
+    """A name that stands for the device; ``device_id`` is a number, and of CUDA's."""
+    return names_device(name) and not name.endswith("_id")
+
+
+def _without_prose(code: str) -> str:
+    """Code without the texts that are for people: ``field(metadata={"help": "runs on the GPU"})``."""
+    return _TEXT.sub(lambda text: "" if " " in text[0] else text[0], code)
+
+
+def is_available_test(code: str) -> bool:
+    """``torch.cuda.is_available()`` and nothing else."""
+    return _AVAILABLE_ONLY.fullmatch(code) is not None
+
+
+def is_test_file(path: str) -> bool:
+    """``tests/test_model.py``, ``conftest.py``: such files are run by those who know on what."""
+    *folders, name = path.replace("\\", "/").split("/")
+    return (
+        bool(_TESTS.intersection(folders[-3:])) or name.startswith(("test_", "conftest")) or name.endswith("_test.py")
+    )
+
+
+def leaves(body: cst.BaseSuite, raises: bool = False) -> bool:
+    """Whether a block ends by leaving the function or loop; ``raises``: the program, or with an error."""
+    if not body.body:
+        return False
+    last = body.body[-1]
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    if isinstance(small, cst.Raise):
+        return True
+    if isinstance(small, cst.Return | cst.Continue | cst.Break):
+        return not raises
+    if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+        return dotted(small.value.func).rpartition(".")[2] in _EXITS
+    return False

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._portability import Surroundings, is_available_test
+
+_SEVERAL = (cst.BooleanOperation, cst.IfExp, cst.List, cst.Tuple, cst.Param, cst.Decorator, cst.Comparison)
+
+
+class AvailabilityInsteadOfDevice(Rule):
+    """Whether there is CUDA decides where something goes, although a device was chosen.
+
+    ## What it does
+    Reports moves to CUDA under `if torch.cuda.is_available():`, and `"cuda" if torch.cuda.is_available() else "cpu"`
+    as anything else than the choice of a device, in code that was told its device.
+
+    ## Why is this bad
+    On a machine with CUDA the test always holds. Where the device that was chosen is the CPU, or `cuda:1`, what is
+    moved so ends up elsewhere than the rest, and the first operation on both raises.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def embed(model, tokens, device):
+        tokens = tokens.to(device)
+        if torch.cuda.is_available():
+            model.cuda()
+        return model(tokens)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def embed(model, tokens, device):
+        tokens = tokens.to(device)
+        if torch.cuda.is_available():
+            model.to(device)
+        return model(tokens)
+    ```
+
+    ## Fix safety
+    The fix moves to the device that was chosen, and leaves the test. It is unsafe: the code may have meant the GPU
+    whatever was chosen.
+
+    ## Limits
+    Silent where no device was chosen, and where the one that was chosen is `"cuda"` wherever there is CUDA.
+
+    ## References
+    - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
+    """
+
+    group = "portability"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        if "is_available" not in self.source.text or "cuda" not in self.source.text:
+            return
+        around = Surroundings(self)
+        tests: list[cst.If | cst.IfExp] = [*self.source.nodes_of(cst.If), *self.source.nodes_of(cst.IfExp)]
+        for node in tests:
+            if not is_available_test(self.code(node.test)) or around.is_for_cuda(node):
+                continue
+            for call in tree.walk(node.body):
+                if isinstance(call, cst.Call) and _goes_to_cuda(call) and around.guard(call) is node.test:
+                    self._moved(call, around)
+            if isinstance(node, cst.IfExp) and _is_kind(node.body) and isinstance(node.orelse, cst.SimpleString):
+                self._named(node, around)
+
+    def _moved(self, call: cst.Call, around: Surroundings) -> None:
+        chosen = around.chosen(call) or around.elsewhere(call)
+        # device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  is where .cuda() goes
+        if chosen is None or chosen.is_default or around.is_fixed(call):
+            return
+        assert isinstance(call.func, cst.Attribute)
+        code = around.expression(chosen, call)
+        said = f"`{short(self.code(call.func.value))}` goes to CUDA wherever there is one"
+        said += f", though `{chosen.code}` was chosen" if code else f", while this file works on `{chosen.code}`"
+        note = self.note(chosen.node, f"`{chosen.code}` is what was chosen")
+        self.report(call, said, notes=[note], fix=self._to(call, code) if code else None)
+
+    def _to(self, call: cst.Call, chosen: str) -> Fix:
+        assert isinstance(call.func, cst.Attribute)
+        start, _ = self.source.offsets(call.func.attr)
+        _, end = self.source.offsets(call)
+        rest = ", ".join(self.code(arg).rstrip(", \n") for arg in call.args if arg.keyword is not None)
+        new = f"to({chosen}{', ' if rest else ''}{rest})"
+        return self.fix(f"move it to `{chosen}`", self.replace_between(start, end, new), safe=False)
+
+    def _named(self, node: cst.IfExp, around: Surroundings) -> None:
+        chosen = around.chosen(node)
+        if chosen is None or chosen.is_default or chosen.owner == "file" or self._is_a_choice(node):
+            return
+        message = f"`{short(self.code(node))}` asks for CUDA, though `{chosen.code}` was chosen"
+        note = self.note(chosen.node, f"`{chosen.code}` is what was chosen")
+        code = around.expression(chosen, node)
+        fix = None
+        if code is not None:
+            start, end = self.source.offsets(node, outer=True)
+            edit = self.replace_between(start, end, f"torch.device({code}).type")
+            fix = self.fix(f"take the type of `{code}`", edit, safe=False)
+        self.report(node, message, notes=[note], fix=fix)
+
+    def _is_a_choice(self, node: cst.IfExp) -> bool:
+        """Whether it is what the device is chosen to be: assigned to one, a default, or one of several."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            if isinstance(above, cst.Arg) and above.keyword is not None:
+                # parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+                if above.keyword.value == "default" or names_device(above.keyword.value):
+                    return True
+            # device or ("cuda" if ... else "cpu"), def f(device="cuda" if ... else "cpu")
+            elif isinstance(above, _SEVERAL):
+                return True
+            above = self.parent(above)
+        if isinstance(above, cst.Assign):
+            targets = [dotted(each.target) for each in above.targets]
+            return any(names_device(each.rpartition(".")[2]) or not each for each in targets)
+        if isinstance(above, cst.AnnAssign):
+            return names_device(dotted(above.target).rpartition(".")[2])
+        return isinstance(above, cst.Return)
+
+
+def _is_kind(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString) and str(node.evaluated_value).partition(":")[0] == "cuda"
+
+
+def _goes_to_cuda(call: cst.Call) -> bool:
+    """``x.cuda()``, ``x.to("cuda")``."""
+    if not isinstance(call.func, cst.Attribute):
+        return False
+    if call.func.attr.value == "cuda":
+        only = all(arg.keyword is not None and arg.keyword.value == "non_blocking" for arg in call.args)
+        return only and dotted(call.func) != "torch.cuda"
+    return call.func.attr.value == "to" and bool(call.args) and _is_kind(call.args[0].value)

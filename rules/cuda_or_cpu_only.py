@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._portability import Surroundings, is_available_test
+
+#: Names by which a file shows that it knows of other kinds of devices, and texts that name one.
+_OTHER_KINDS = re.compile(r"(?<![a-z])(mps|xpu|npu|hpu|mlu|musa|xla|tpu|accelerator)(?![a-z])", re.IGNORECASE)
+_OTHER_KIND = re.compile(r"(mps|xpu|npu|hpu|mlu|musa|xla|tpu)(:\d+)?")
+#: It needs CUDA all the same.
+_CUDA_ALL_THE_SAME = re.compile(
+    r"torch\.cuda\.(?!is_available|manual_seed|empty_cache)\w|\.cuda\(|nccl|triton|bitsandbytes|load_in_[48]bit|onnx|"
+    r"flash_attn|xformers|vllm|tensorrt|set_default_tensor_type|autocast|GradScaler"
+)
+
+
+class CudaOrCpuOnly(Rule):
+    """A device is chosen between CUDA and the CPU, and there are other accelerators.
+
+    ## What it does
+    Reports `"cuda" if torch.cuda.is_available() else "cpu"` in files that need nothing else of CUDA.
+
+    ## Why is this bad
+    On a Mac, and on machines with Intel's accelerators, the work runs on the CPU without a word, though it would run
+    on the accelerator as it is: `torch.accelerator` gives whichever there is.
+
+    ## Example
+    ```python
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = torch.nn.Linear(3, 2).to(device)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+    device = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
+    model = torch.nn.Linear(3, 2).to(device)
+    ```
+
+    ## Fix safety
+    The fix asks `torch.accelerator`, which torch 2.6 brought. With CUDA it gives what the code gave. It is unsafe: on
+    other machines the work moves to their accelerator, which may lack an operation or a dtype.
+
+    ## Limits
+    Silent in files that name another kind of accelerator, that use CUDA otherwise (`torch.cuda.Stream`, `.cuda()`,
+    `nccl`, autocast), and in tests. Whether each operation exists on the other kinds is not looked at.
+
+    ## References
+    - [torch.accelerator](https://pytorch.org/docs/stable/accelerator.html)
+    """
+
+    group = "portability"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        text = self.source.text
+        if "cuda.is_available" not in text or _CUDA_ALL_THE_SAME.search(text) or self._knows_other_kinds():
+            return
+        around = Surroundings(self)
+        for node in self.source.nodes_of(cst.IfExp):
+            if not is_available_test(self.code(node.test)) or around.is_for_cuda(node):
+                continue
+            if _text(node.body) in ("cuda", "cuda:0") and _text(node.orelse) == "cpu":
+                message = f"`{short(self.code(node))}` leaves out every accelerator but CUDA"
+                self.report(node, message, fix=self._fix(node))
+
+    def _knows_other_kinds(self) -> bool:
+        if not _OTHER_KINDS.search(self.source.text):
+            return False
+        return any(_OTHER_KINDS.search(name.value) for name in self.source.nodes_of(cst.Name)) or any(
+            _OTHER_KIND.fullmatch(_text(text)) for text in self.source.nodes_of(cst.SimpleString)
+        )
+
+    def _fix(self, node: cst.IfExp) -> Fix | None:
+        if _text(node.body) != "cuda" or self.code(node.test).partition(".")[0] != "torch":
+            return None
+        kind = self.replace(node.body, "torch.accelerator.current_accelerator().type", outer=True)
+        test = self.replace(node.test, "torch.accelerator.is_available()", outer=True)
+        return self.fix("ask `torch.accelerator`", kind, test, safe=False)
+
+
+def _text(node: cst.CSTNode) -> str:
+    return str(node.evaluated_value) if isinstance(node, cst.SimpleString) else ""

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._portability import Chosen, Surroundings
+
+_KINDS = frozenset({"cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa"})
+
+
+class HardCodedDevice(Rule):
+    """One kind of device is written down where another was chosen.
+
+    ## What it does
+    Reports `x.cuda()`, `x.to("cuda")`, `device="cuda"` and the like in code that was told its device: the function
+    takes a `device` or reads one (`x.device`, `self.device`, `accelerator.device`), or its class or its file does.
+
+    ## Why is this bad
+    `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
+    on two devices, and the first operation on both raises. Where it is `cpu`, `mps` or `xpu`, the call itself raises
+    on a machine without CUDA, and on one with CUDA the work goes to a device that nobody asked for.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def encode(model, tokens, device):
+        mask = torch.ones(4, 4).cuda()
+        return model(tokens.to(device), mask)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def encode(model, tokens, device):
+        mask = torch.ones(4, 4).to(device)
+        return model(tokens.to(device), mask)
+    ```
+
+    ## Fix safety
+    The fix names the device that was chosen. It is unsafe: the code may have meant the GPU whatever was chosen.
+
+    ## Limits
+    Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, in
+    functions, classes and tests that are for CUDA by name or decorator, and where no device was chosen: a script
+    that says `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be overridden and is not
+    reported.
+
+    ## References
+    - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
+    """
+
+    group = "portability"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        if not any(f'"{kind}' in self.source.text or f"'{kind}" in self.source.text for kind in _KINDS) and (
+            ".cuda(" not in self.source.text
+        ):
+            return
+        around = Surroundings(self)
+        for call in self.source.nodes_of(cst.Call):
+            literal = self._literal(call)
+            if literal is None:
+                continue
+            guard = around.guard(call)
+            if guard is not None:
+                chosen = self._of_test(guard, call, literal)
+            else:
+                chosen = around.chosen(call) or around.elsewhere(call)
+            if chosen is not None and not around.is_for_cuda(call):
+                self._report(call, literal, chosen, around)
+
+    def _report(self, call: cst.Call, literal: cst.BaseExpression, chosen: Chosen, around: Surroundings) -> None:
+        fixed = around.expression(chosen, call)
+        if literal is call:
+            assert isinstance(call.func, cst.Attribute)
+            said = f"`{short(self.code(call.func.value))}` is moved to the current CUDA device"
+        else:
+            said = f"the device is written down as `{self.code(literal)}`"
+        where = f"not taken from `{chosen.code}`" if fixed else f"while this file works on `{chosen.code}`"
+        note = self.note(chosen.node, f"`{chosen.code}` is what was chosen")
+        self.report(literal, f"{said}, {where}", notes=[note], fix=self._fix(call, literal, fixed))
+
+    def _fix(self, call: cst.Call, literal: cst.BaseExpression, chosen: str | None) -> Fix | None:
+        if chosen is None:
+            return None
+        if literal is not call:
+            return self.fix(f"use `{chosen}`", self.replace(literal, chosen), safe=False)
+        assert isinstance(call.func, cst.Attribute)
+        first = ", " if call.args else ""
+        start, _ = self.source.offsets(call.func.attr)
+        _, end = self.source.offsets(call)
+        inner = self.source.offsets(call.args[0], outer=True)[0] if call.args else end - 1
+        return self.fix(f"move it to `{chosen}`", self.replace_between(start, inner, f"to({chosen}{first}"), safe=False)
+
+    def _of_test(self, guard: cst.CSTNode, call: cst.Call, literal: cst.BaseExpression) -> Chosen | None:
+        """``if mask.is_cuda: x = x.cuda()``: the tensor asked tells the device, which need not be the current one."""
+        if literal is not call or not self._runs_if(guard, call):
+            return None
+        asked = [node for node in tree.walk(guard) if isinstance(node, cst.Attribute) and node.attr.value == "is_cuda"]
+        if len(asked) != 1 or not dotted(asked[0]):
+            return None
+        return Chosen(self.code(asked[0].value) + ".device", asked[0], False, "function")
+
+    def _runs_if(self, test: cst.CSTNode, node: cst.CSTNode) -> bool:
+        """Whether ``node`` is in the branch that is taken if ``x.is_cuda``, or ``x.is_cuda and ...``, holds."""
+        branches = self.parent(test)
+        if isinstance(test, cst.BooleanOperation) and not isinstance(test.operator, cst.And):
+            return False
+        if not isinstance(test, cst.Attribute | cst.BooleanOperation) or not isinstance(branches, cst.If | cst.IfExp):
+            return False
+        above: cst.CSTNode | None = node
+        while above is not None and above is not branches.body:
+            above = self.parent(above)
+        return above is not None
+
+    def _literal(self, call: cst.Call) -> cst.BaseExpression | None:
+        """What names a kind of device in the call: the call itself for ``.cuda()``, the string for ``.to("cuda")``."""
+        func = call.func
+        name = func.attr.value if isinstance(func, cst.Attribute) else ""
+        if name == "cuda":
+            only = all(arg.keyword is not None and arg.keyword.value == "non_blocking" for arg in call.args)
+            return call if only and self.flow.scope.qualified(func) != "torch.cuda" else None
+        if name == "to" and call.args and call.args[0].keyword is None and _is_kind(call.args[0].value):
+            return call.args[0].value
+        if self.flow.scope.qualified(func) in ("torch.device", "torch.Generator"):
+            if len(call.args) != 1 or not _is_kind(call.args[0].value) or self._is_a_choice(call):
+                return None
+            return call.args[0].value
+        for arg in call.args:
+            if arg.keyword is not None and arg.keyword.value in ("device", "map_location") and _is_kind(arg.value):
+                return arg.value
+        return None
+
+    def _is_a_choice(self, call: cst.Call) -> bool:
+        """Whether ``torch.device("cuda")`` is what the device is chosen to be, or is compared to it."""
+        child: cst.CSTNode = call
+        above = self.parent(call)
+        while above is not None and not isinstance(above, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            # x.device == torch.device("cuda"), torch.device("cuda").type, devices = [torch.device("cuda"), ...]
+            if isinstance(above, cst.Comparison | cst.Param | cst.Decorator | cst.List | cst.Tuple | cst.Dict):
+                return True
+            if isinstance(above, cst.Attribute) and child is call:
+                return True
+            child, above = above, self.parent(above)
+        if isinstance(above, cst.Assign):
+            return any(names_device(dotted(each.target).rpartition(".")[2]) for each in above.targets)
+        if isinstance(above, cst.AnnAssign):
+            return names_device(dotted(above.target).rpartition(".")[2])
+        return isinstance(above, cst.Return | cst.Assert)
+
+
+def _is_kind(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString) and str(node.evaluated_value).partition(":")[0] in _KINDS

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint.finding import Edit, Fix, Note
+from devlint.flow.value import DEVICE
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._portability import SPEAKS, Surroundings
+
+#: What raises where there is no such device (torch 2.13 for the CPU); the rest answers 0, or does nothing.
+_RAISE = {
+    "cuda": frozenset(
+        "current_device get_device_name get_device_capability get_device_properties set_device synchronize init "
+        "reset_peak_memory_stats reset_max_memory_allocated reset_accumulated_memory_stats memory_summary "
+        "memory_snapshot mem_get_info initial_seed get_rng_state Stream current_stream default_stream Event "
+        "ipc_collect can_device_access_peer set_per_process_memory_fraction current_blas_handle CUDAGraph "
+        "graph_pool_handle is_current_stream_capturing nvtx.range_push nvtx.range_pop cudart get_sync_debug_mode "
+        "set_sync_debug_mode utilization temperature".split()
+    ),
+    "mps": frozenset(
+        "empty_cache synchronize current_allocated_memory driver_allocated_memory seed get_rng_state "
+        "set_per_process_memory_fraction recommended_max_memory Event profiler.start".split()
+    ),
+    "xpu": frozenset(
+        "synchronize current_device get_device_name set_device get_device_properties Stream reset_peak_memory_stats "
+        "mem_get_info".split()
+    ),
+}
+_OTHER_KIND = re.compile(r"xpu|npu|mps|hpu|mlu|musa|cpu")
+_NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "an XPU"}
+#: Attributes of torch that a package of the vendor's adds, and how such packages are called.
+_PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa", "hpu": "habana_frameworks"}
+
+
+class UnguardedAcceleratorCall(Rule):
+    """A function for one kind of device is called in code that runs without that kind, too.
+
+    ## What it does
+    Reports calls that raise where there is no such device (`torch.cuda.synchronize()`, `torch.cuda.Stream()`,
+    `torch.mps.empty_cache()`), with no test for it above, in code that was told its device; and calls of modules that
+    torch has only where a package adds them, `torch.npu.is_available()` above all.
+
+    ## Why is this bad
+    Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
+    code that works on whatever device it is given ends there on all others. And `torch.npu.is_available()` is no way
+    to find out whether there is one: without `torch_npu`, torch has no attribute `npu`.
+
+    ## Example
+    ```python
+    import time
+
+    import torch
+
+
+    def seconds(model, x, device):
+        x = x.to(device)
+        start = time.perf_counter()
+        model(x)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+    ```
+
+    ## Use instead
+    ```python
+    import time
+
+    import torch
+
+
+    def seconds(model, x, device):
+        x = x.to(device)
+        start = time.perf_counter()
+        model(x)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+    ```
+
+    ## Fix safety
+    Where the call is a statement of its own, the fix puts it under `if torch.cuda.is_available():`. It is safe: where
+    there is CUDA the call is made as before, and elsewhere it raised.
+
+    ## Limits
+    Silent under any test, exit, handler or decorator that speaks of devices, processes or precision, in what is for
+    one kind by its name, and where no device was chosen: such code may be for CUDA only. Functions that do nothing,
+    or answer 0, without a device are not reported: `torch.cuda.empty_cache()`, `torch.cuda.memory_allocated()`.
+    `torch.cuda.is_bf16_supported()` is one of them by now; in older versions of torch it raised.
+
+    ## References
+    - [torch.cuda](https://pytorch.org/docs/stable/cuda.html)
+    - [torch.accelerator](https://pytorch.org/docs/stable/accelerator.html)
+    """
+
+    group = "portability"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        kinds = [kind for kind in (*_RAISE, *_PLUGINS) if f"{kind}." in self.source.text]
+        if not kinds:
+            return
+        around = Surroundings(self)
+        for call in self.source.nodes_of(cst.Call):
+            torch, _, name = self.flow.scope.qualified(call.func).partition(".")
+            kind, _, what = name.partition(".")
+            if torch != "torch" or kind not in kinds or not what:
+                continue
+            if kind in _PLUGINS:
+                self._of_plugin(call, kind, around)
+            elif what in _RAISE[kind]:
+                self._of_torch(call, kind, around)
+            elif (kind, what) == ("cuda", "device") and call.args:
+                self._entered(call, around)
+
+    def _of_plugin(self, call: cst.Call, kind: str, around: Surroundings) -> None:
+        package = _PLUGINS[kind]
+        if any(name.partition(".")[0] == package for name in self.flow.scope.imports.values()):
+            return  # import torch_npu
+        words = re.compile(rf"{kind}|hasattr|getattr", re.IGNORECASE)
+        if around.guard(call, words, "AttributeError") is None and not around.is_test:
+            self.report(call, f"`torch.{kind}` exists only where `{package}` adds it: without, this raises")
+
+    def _of_torch(self, call: cst.Call, kind: str, around: Surroundings) -> None:
+        words = re.compile(f"{SPEAKS.pattern}|{kind}", re.IGNORECASE)
+        if around.guard(call, words) is not None or around.is_for_cuda(call):
+            return
+        notes = self._runs_elsewhere(call, around)
+        if notes:
+            said = f"`{short(self.code(call))}` raises where there is no {_NAMES[kind].removeprefix('an ')}"
+            message = f"{said}, and nothing here asks whether there is"
+            self.report(call, message, notes=notes, fix=self._fix(call, kind))
+
+    def _fix(self, call: cst.Call, kind: str) -> Fix | None:
+        """A test above a statement that is nothing but the call."""
+        statement = self.parent(call)
+        line = self.parent(statement) if isinstance(statement, cst.Expr) else None
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return None
+        module = "torch.backends.mps" if kind == "mps" else f"torch.{kind}"
+        edit = self.insert_statement(call, f"if {module}.is_available():")
+        if edit is None or self.flow.scope.imports.get("torch") != "torch":
+            return None
+        step = self.source.module.default_indent
+        return self.fix("ask first", Edit(edit.span, edit.content + step), safe=True)
+
+    def _entered(self, call: cst.Call, around: Surroundings) -> None:
+        """``with torch.cuda.device(x.device):``, where ``x`` may be on the host."""
+        given = self.flow.value(call.args[0].value)
+        function = around.function(call)
+        # an optimizer or a kernel of its own may be for CUDA; a module runs where its input is
+        if function is None or function.cls is None or not function.cls.is_module:
+            return
+        if given.kind != DEVICE or given.place.kind != "device" or around.guard(call) is not None:
+            return
+        if not around.is_for_cuda(call):
+            code = self.code(call.args[0].value)
+            self.report(call, f"`{short(self.code(call))}` raises where `{code}` is not a CUDA device")
+
+    def _chooses(self, call: cst.Call, texts: list[str]) -> bool:
+        """``device = torch.cuda.current_device()`` is for CUDA; not so where a branch of it is for another kind."""
+        return any(self.code(call) in text and not _OTHER_KIND.search(text) for text in texts)
+
+    def _runs_elsewhere(self, call: cst.Call, around: Surroundings) -> list[Note]:
+        """What shows that the code runs on other devices, too."""
+        chosen = around.chosen(call)
+        if chosen is not None and chosen.is_handed_in and not self._chooses(call, around.assigned.get(chosen.code, [])):
+            return [self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be of another kind")]
+        function = around.function(call)
+        for test in self.flow.calls("torch.cuda.is_available"):
+            if around.function(test) is function:
+                return [self.note(test, "that is asked here, and not for the call")]
+        return []
