@@ -6,6 +6,8 @@ Calling may evaluate anything, so that the modules of the interpreter import eac
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint.flow import (
@@ -123,6 +125,8 @@ def arguments(frame: Frame, node: cst.Call) -> Args:
             if value.kind == DICT:
                 for key, item in value.items.items():
                     keywords.setdefault(key, (arg.value, item))
+            elif value.kind == THING:
+                keywords.setdefault("**", (arg.value, value))  # model(**inputs)
         elif arg.keyword is not None:
             keywords[arg.keyword.value] = (arg.value, value)
         else:
@@ -157,6 +161,8 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         given = [frame.values.get(arg.value, UNKNOWN) for arg in node.args]
         fed = any(_has_tensors(each) or (named and each.kind not in _NO_TENSORS) for each in given)
         is_pipeline = hypothesis.PIPELINE_NAME.search(called) is not None
+        if value.ref == "moved" and not is_pipeline:
+            modules.feed(frame, node, node.func, value.but(kind=MODULE), args)
         return Value(THING, value.place, node) if fed and not is_pipeline else UNKNOWN
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
@@ -179,6 +185,8 @@ def unknown_call(frame: Frame, node: cst.Call, args: Args) -> Value:
     """A call of something that cannot be followed."""
     for operand, value in args.all:
         moves.escape(frame, node, operand, value)
+    if "return_tensors" in args.keywords:
+        return loaders.encoded(frame, node, args)
     name = node.func.attr.value if isinstance(node.func, cst.Attribute) else getattr(node.func, "value", "")
     if isinstance(name, str) and hypothesis.LOSS_NAME.search(name):
         # `criterion(model(x), y)`: what is computed from tensors that are there is there
@@ -186,6 +194,10 @@ def unknown_call(frame: Frame, node: cst.Call, args: Args) -> Value:
         if operands and all(value.place.is_there for value in operands):
             return Value(THING, operands[0].place, node)
     return UNKNOWN
+
+
+#: Models of transformers and diffusers, loaded by name; no tokenizers, configurations or pipelines.
+_MODEL_OF_HUB = re.compile(r"\.(\w*Model|\w+For[A-Z]\w+|\w+LMHeadModel|AutoencoderKL)\.from_pretrained$")
 
 
 def _call_self(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
@@ -232,6 +244,8 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return found
     if name.startswith(("torchvision.models.", "timm.create_model")):
         return Value(MODULE, HOST, node, ref=name, obj=node)
+    if name.startswith(("transformers.", "diffusers.")) and _MODEL_OF_HUB.search(name):
+        return modules.pretrained(frame, node, name, args)
     if name == "accelerate.Accelerator":
         return Value(INSTANCE, ref=None, text="accelerator")
     if any(part.endswith("Pipeline") for part in name.split(".")):

@@ -136,5 +136,7 @@ def wrap(node: cst.Call, name: str, args: Args) -> Value:
             tracked=tracked,
             ref="parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None,
         )
-    ref = "buffer" if name.endswith("Buffer") else "parameter"
-    return tensor(value.place if value.kind == THING else UNKNOWN_PLACE, node, grad=grad, tracked=tracked, ref=ref)
+    ref = "parameter" if is_parameter else "buffer" if name.endswith("Buffer") else None
+    if value.kind == THING:
+        return tensor(value.place, value.origin, grad=grad, tracked=tracked, ref=ref)
+    return tensor(UNKNOWN_PLACE, node, grad=grad, tracked=tracked, ref=ref)

@@ -67,6 +67,18 @@ class Meeting:
 
 
 @dataclass(eq=False)
+class Feeding:
+    """A module that was moved is called on ``operand``. ``takes_as_is``: it surely does not move that itself."""
+
+    node: cst.Call
+    module_node: cst.BaseExpression
+    module: Value
+    operand: cst.BaseExpression
+    value: Value
+    takes_as_is: bool
+
+
+@dataclass(eq=False)
 class Wait:
     """The host waits for a value that lives on a device. ``explicit``: the value is asked for by name (``.item()``)."""
 
@@ -116,6 +128,7 @@ class Facts:
     copies: dict[cst.CSTNode, Copy] = field(default_factory=dict)
     early_reads: dict[cst.CSTNode, EarlyRead] = field(default_factory=dict)
     meetings: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    feedings: dict[tuple[cst.CSTNode, cst.CSTNode], Feeding] = field(default_factory=dict)
     waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
     array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)
     built_before_move: dict[cst.CSTNode, BuiltBeforeMove] = field(default_factory=dict)

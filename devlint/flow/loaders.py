@@ -67,6 +67,15 @@ def _pinned_after(frame: Frame, node: cst.Call, collate: Value, pinned: bool) ->
     return pinned
 
 
+def encoded(frame: Frame, node: cst.Call, args: Args) -> Value:
+    """``tokenizer(text, return_tensors="pt")``: tensors on the host, unless the call names a device."""
+    if args.keywords["return_tensors"][1].text != "pt" or args.starred:
+        return UNKNOWN
+    given = args.get(None, "device")
+    place = frame.device_place(given[1], given[0]) if given is not None else HOST
+    return Value(THING, place, node, ref="encoding", tracked=False)
+
+
 def prepared(frame: Frame, func: cst.Attribute, args: Args) -> Value:
     """``accelerator.prepare(...)``: models are moved, loaders give batches that are there."""
     key = frame.key(func.value) or "accelerator"

@@ -9,9 +9,10 @@ import libcst as cst
 from devlint.flow import attributes, calls, copies, moves, project_calls
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
+from devlint.flow.facts import Feeding
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
-from devlint.flow.scope import Class
+from devlint.flow.scope import CONSTRUCTOR, Class
 from devlint.flow.value import (
     DATA,
     DICT,
@@ -29,6 +30,7 @@ from devlint.flow.value import (
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    any_of,
     element,
     join,
     modules_in,
@@ -75,6 +77,12 @@ def metric(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     """A metric of torchmetrics whose states are tensors that its constructor makes."""
     known = name.rpartition(".")[2] in table.METRICS and args.get(None, "multidim_average") is None
     return Value(MODULE, frame.default_place(), node, ref=name, obj=node, holds=True) if known else UNKNOWN
+
+
+def pretrained(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
+    """``AutoModel.from_pretrained(...)`` of transformers and its kin: on the host unless told otherwise."""
+    placed = args.starred or any(word in key for key in args.keywords for word in ("device", "quantiz", "load_in"))
+    return Value(MODULE, UNKNOWN_PLACE if placed else frame.default_place(), node, ref=name, obj=node, holds=True)
 
 
 def _of_torchmetrics(module: Value) -> bool:
@@ -174,6 +182,7 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     """``model(x)``."""
     operands = [*args.positional, *args.keywords.values()]
     reference = module.ref
+    feed(frame, node, node.func, module, args)
     if _of_torchmetrics(module):
         frame.meet(node, [(node.func, module), *operands], "an update of the metric", strict=True)
         return UNKNOWN
@@ -217,6 +226,32 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     return _output(module, operands, node)
 
 
+def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: Value, args: Args) -> None:
+    """Remember what a moved module is handed first: a batch may hold names and lengths behind its tensors."""
+    if frame.dead or not module.place.is_there or module.text is not None or frame.scope.wraps_models:
+        return
+    for operand, value in args.positional[:1] or args.keywords.values():
+        if value.kind == DICT:
+            value = any_of(value)
+        if value.holds_tensors:
+            if value.place.is_known:
+                feeding = Feeding(node, module_node, module, operand, value, _takes_as_is(module))
+                frame.facts.feedings[node, operand] = feeding
+            return
+
+
+def _takes_as_is(module: Value) -> bool:
+    """Whether a module surely has tensors, and leaves its inputs where they are."""
+    if isinstance(module.ref, str):
+        return module.ref not in table.MODULES or has_tensors(module)
+    if not isinstance(module.ref, Class) or not module.ref.known_whole:
+        return False
+    if not has_tensors(module):
+        return False
+    methods = [method for cls in module.ref.lineage for method in cls.methods.values() if method.role != CONSTRUCTOR]
+    return not any(method.moves_something for method in methods)
+
+
 def _is_length(key: str | None) -> bool:
     return key is not None and "len" in key
 
@@ -257,6 +292,9 @@ def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, nam
         return module
     if name in ("modules", "children"):
         return Value(LIST, items=Value(MODULE, module.place, module.origin))
+    if isinstance(module.ref, str) and name in ("generate", "get_image_features", "get_text_features"):
+        feed(frame, node, func.value, module, args)
+        return Value(THING, module.place, node, ref="output") if module.place.is_known else UNKNOWN
     if name == "to_empty":
         given = args.get(0, "device")
         place = frame.device_place(given[1], given[0]) if given is not None else UNKNOWN_PLACE

@@ -88,6 +88,7 @@ class Function:
         self.is_generator = False
         self.sets_by_variable = False
         self.moves: set[str] = set()  # attributes of self that it calls .to() or the like on
+        self.moves_something = False  # calls .to() or the like on anything
         self.passed: set[str] = set()  # names handed to calls
         self.items_set: set[str] = set()  # names of which items are set
         self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"

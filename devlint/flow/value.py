@@ -87,8 +87,8 @@ class Value:
     ``attr`` names the attribute ``(class, name)`` a value was read from. ``text`` is a string constant's value.
     ``ref`` of a device is :data:`OBJECT`, :data:`OF_TENSOR` or :data:`OBJECT_OR_TEXT`; ``None`` where it may be
     anything that names one; ``ref`` of a tensor or a thing says what it is, where that matters (``parameter``,
-    ``buffer``, ``non-leaf`` for a moved parameter, ``mask``, ``moved``, ``output``, ``dataset``, the loader of a
-    batch). ``items`` of an optimizer are its :class:`Built`. ``weight`` counts the values inside.
+    ``buffer``, ``non-leaf`` for a moved parameter, ``mask``, ``moved``, ``output``, ``dataset``, ``encoding``, the
+    loader of a batch). ``items`` of an optimizer are its :class:`Built`. ``weight`` counts the values inside.
     """
 
     __slots__ = _SLOTS

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Feeding
+from devlint.flow.scope import Class
+from devlint.flow.value import FUNCTION, INSTANCE, THING, Value
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._places import device_expression, where
+
+
+class InputNotMoved(Rule):
+    """A model was moved, and the batch that it is called with was not.
+
+    ## What it does
+    Reports a call of a model that was moved to a device, where the first input is on the host: the batch of a
+    `DataLoader`, what a tokenizer or processor gives with `return_tensors="pt"`, or a tensor made from an array.
+
+    ## Why is this bad
+    Loaders, tokenizers and `torch.from_numpy` give tensors on the host. Moving the model moves its parameters only, so
+    that the first layer raises `Expected all tensors to be on the same device`.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+
+    def train(dataset: TensorDataset, device):
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(device)
+        for (x,) in DataLoader(TensorDataset(torch.rand(64, 8))):
+            model(x).sum().backward()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+
+    def train(dataset: TensorDataset, device):
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(device)
+        for (x,) in DataLoader(TensorDataset(torch.rand(64, 8))):
+            model(x.to(device)).sum().backward()
+    ```
+
+    ## Fix safety
+    The fix moves the input in the call. It is unsafe: other uses of the batch, its labels above all, may have to be
+    moved as well.
+
+    ## Limits
+    Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`, for a
+    model whose methods move anything, and for one that is made in another file unless it is handed moved inputs, too.
+    Silent also where a data set or a collate function may give tensors that are on the device already.
+
+    ## References
+    - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
+    - [torch.utils.data.DataLoader](https://pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        feedings = self.flow.facts.feedings.values()
+        host = [f for f in feedings if f.value.place.is_host and f.module.place.name != "self" and f.value.attr is None]
+        if not host:
+            return
+        #: models that are handed moved inputs elsewhere in the file: they do not move them themselves
+        fed = {self.code(f.module_node) for f in feedings if f.value.place.is_there}
+        batches_moved = any(
+            move.target.is_there and self.flow.name_of(move.value.origin) in table.LOADERS
+            for move in self.flow.facts.moves.values()
+        )
+        for feeding in host:
+            seen = self.code(feeding.module_node) in fed
+            moved = seen or feeding.module.origin in self.flow.facts.moves
+            if moved and (seen or feeding.takes_as_is) and self._is_of_host(feeding.value, seen or batches_moved):
+                self._report(feeding)
+
+    def _report(self, feeding: Feeding) -> None:
+        model, name = short(self.code(feeding.module_node)), short(self.code(feeding.operand))
+        notes = []
+        if feeding.value.origin is not None:
+            notes.append(self.note(feeding.value.origin, f"`{name}` comes from here, on the host"))
+        if feeding.module.origin in self.flow.facts.moves:
+            notes.append(self.note(feeding.module.origin, f"`{model}` is moved here"))
+        self.report(
+            feeding.operand,
+            f"`{name}` is on the host, and `{model}` is on {where(feeding.module.place)}",
+            notes=notes,
+            fix=self._fix(feeding),
+        )
+
+    # where the input comes from --------------------------------------------------------------------
+
+    def _is_of_host(self, value: Value, batches_are_moved: bool) -> bool:
+        """Whether the input surely comes from a loader, a tokenizer or an array, and is on the host there."""
+        origin = value.origin
+        if not isinstance(origin, cst.Call):
+            return False
+        name = self.flow.name_of(origin)
+        if name in table.LOADERS:
+            return self._gives_host_tensors(origin, batches_are_moved)
+        return value.ref == "encoding" or self.flow.value(origin).ref == "encoding" or name in table.HOST_FACTORIES
+
+    def _gives_host_tensors(self, loader: cst.Call, batches_are_moved: bool) -> bool:
+        for arg in loader.args:
+            if arg.keyword is not None and arg.keyword.value == "collate_fn":
+                collate = self.flow.value(arg.value)  # collate_fn=dataset.collate: who knows where it puts them
+                if collate.kind != FUNCTION or getattr(collate.ref, "moves_something", True):
+                    return False
+        if not loader.args or loader.args[0].star:
+            return batches_are_moved
+        dataset = self.flow.value(loader.args[0].value)
+        if dataset.kind == INSTANCE and isinstance(dataset.ref, Class):
+            methods = [method for cls in dataset.ref.lineage for method in cls.methods.values()]
+            return not any(method.moves_something or method.device_aware for method in methods)
+        if dataset.kind == THING and dataset.ref == "dataset":
+            return dataset.place.is_host  # TensorDataset(x.to(device), y.to(device))
+        made = loader.args[0].value
+        if isinstance(made, cst.Call) and self.flow.name_of(made).startswith(_OF_TORCHVISION):
+            return True
+        return batches_are_moved or self._is_of_torchvision(made)
+
+    def _is_of_torchvision(self, node: cst.BaseExpression) -> bool:
+        """`train_set = datasets.CIFAR10(...)` above, under the name that the loader is given."""
+        if not isinstance(node, cst.Name):
+            return False
+        made = [
+            call
+            for call, name in self.flow.facts.names.items()
+            if name.startswith(_OF_TORCHVISION)
+            and isinstance(above := self.parent(call), cst.Assign)
+            and any(isinstance(t.target, cst.Name) and t.target.value == node.value for t in above.targets)
+        ]
+        return bool(made)
+
+    # the fix ---------------------------------------------------------------------------------------
+
+    def _fix(self, feeding: Feeding) -> Fix | None:
+        operand = feeding.operand
+        if not isinstance(operand, cst.Name | cst.Attribute | cst.Subscript | cst.Call):
+            return None
+        above = self.parent(operand)
+        if isinstance(above, cst.Arg) and above.star == "**" and feeding.value.ref != "encoding":
+            return None  # model(**batch): a plain dictionary cannot be moved
+        device = device_expression(self.flow, feeding.node, feeding.module_node, feeding.module)
+        if device is None:
+            return None
+        return self.fix(f"move it: `.to({device})`", self.insert_after(operand, f".to({device})"), safe=False)
+
+
+_OF_TORCHVISION = ("torchvision.datasets.",)
