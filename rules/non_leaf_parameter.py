@@ -16,8 +16,9 @@ class NonLeafParameter(Rule):
     """A parameter is moved where it is made, and what is kept is no parameter any more.
 
     ## What it does
-    Reports `nn.Parameter(t).to(device)` kept as an attribute of a module, and a moved copy of a tensor that requires
-    gradients where a leaf is wanted: given to an optimizer, or asked for its `grad`.
+    Reports `nn.Parameter(t).to(device)` kept as an attribute of a module; a moved copy of a tensor that requires
+    gradients where a leaf is wanted: given to an optimizer, or asked for its `grad`; and an entry of `_parameters`
+    that is replaced by its own moved copy.
 
     ## Why is this bad
     To move a tensor that requires gradients is an operation that autograd records: its result is a plain tensor,
@@ -66,6 +67,8 @@ class NonLeafParameter(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        if "_parameters[" in self.source.text:
+            self._put_back()
         copies = {node: move for node, move in self.flow.facts.moves.items() if self.flow.value(node).ref == "non-leaf"}
         if not copies:
             return
@@ -96,6 +99,16 @@ class NonLeafParameter(Rule):
                     apart = statement is not self.parent(move.node)
                     found[move.node] = (message, [self.note(statement, "it is kept here")] if apart else [])
         return found
+
+    def _put_back(self) -> None:
+        """`module._parameters[name] = module._parameters[name].to(device)`"""
+        for node in self.source.nodes_of(cst.Assign):
+            move = self.flow.move(node.value)
+            if move is None or not move.target.is_there or not _is_entry(move.receiver):
+                continue
+            if any(_is_entry(target.target) for target in node.targets):
+                to = destination(self, move)
+                self.report(node.value, f"what moving a parameter to {to} gives is a plain tensor, and takes its place")
 
     def _optimized(self) -> dict[cst.CSTNode | None, tuple[str, list[Note]]]:
         """Copies that are handed to an optimizer."""
@@ -154,6 +167,15 @@ class NonLeafParameter(Rule):
             return None
         title = "ask for gradients once it is there"
         return self.fix(title, asking, self.replace_between(end, end, ".requires_grad_()"), safe=True)
+
+
+def _is_entry(node: cst.BaseExpression) -> bool:
+    """`module._parameters[name]`"""
+    return (
+        isinstance(node, cst.Subscript)
+        and isinstance(node.value, cst.Attribute)
+        and node.value.attr.value == "_parameters"
+    )
 
 
 def _is_copy(value: Value) -> bool:
