@@ -5,6 +5,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.flow.scope import Class
+from devlint.flow.value import DICT, LIST, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._modules import after_super
 from devlint.rules._places import where
@@ -15,7 +16,7 @@ class UnregisteredTensor(Rule):
 
     ## What it does
     Reports `self.x = <tensor>` in an `nn.Module` where a method later mixes `self.x` with tensors that are
-    on the module's device.
+    on the module's device; `self.x` may also be a list, tuple or dict of tensors.
 
     ## Why is this bad
     `module.to(device)` moves parameters and buffers only. A tensor in a plain attribute stays on the host, and
@@ -54,7 +55,8 @@ class UnregisteredTensor(Rule):
     ## Fix safety
     The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe.
     Where the attribute is `None` first, that line registers it instead, and what is assigned later stays
-    registered: unsafe, since from then on only a tensor or `None` may be assigned.
+    registered: unsafe, since from then on only a tensor or `None` may be assigned. For tensors in a list, tuple or
+    dict there is no fix: register each under a name of its own.
 
     ## Limits
     Silent where the tensor is moved at every use, registered later, or moved by the module's own `_apply`;
@@ -79,12 +81,16 @@ class UnregisteredTensor(Rule):
             reported.add(attr)
             for statement, value in self.flow.stores(cls, name):
                 if value.is_tensor and value.place.is_host:
-                    self._report(statement, cls, name, meeting)
+                    self._report(statement, cls, name, meeting, "attribute", "it")
+                elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
+                    self._report(statement, cls, name, meeting, _CONTAINERS[value.kind], "what is in it")
 
-    def _report(self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting) -> None:
+    def _report(
+        self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str
+    ) -> None:
         self.report(
             statement,
-            f"`self.{name}` is a plain attribute: it stays on the host when `{cls.name}` is moved",
+            f"`self.{name}` is a plain {container}: {what} stays on the host when `{cls.name}` is moved",
             notes=[
                 self.note(
                     meeting.node,
@@ -92,7 +98,7 @@ class UnregisteredTensor(Rule):
                     f"{where(meeting.there.place)}",
                 )
             ],
-            fix=self._fix(statement, cls, name),
+            fix=self._fix(statement, cls, name) if container == "attribute" else None,
         )
 
     def _fix(self, statement: cst.CSTNode, cls: Class, name: str) -> Fix | None:
@@ -127,3 +133,12 @@ class UnregisteredTensor(Rule):
             self.replace_between(value_end, value_end, ", persistent=False)"),
             safe=True,
         )
+
+
+_CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
+
+
+def _inside(value: Value) -> list[Value]:
+    if value.kind == LIST:
+        return [value.items] if value.items is not None else []
+    return list(value.items.values() if value.kind == DICT else value.items)

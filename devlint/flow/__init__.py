@@ -460,8 +460,10 @@ def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:
     if kind == LIST:
         items = value.items
         if isinstance(items, Value) and items.kind in (MODULE, TENSOR):
-            return UNKNOWN if items.kind == MODULE else Value(LIST, items=items.but(attr=attr))
+            return UNKNOWN if items.kind == MODULE else Value(LIST, items=_at_use(items, self_place, attr))
         return value
-    if kind in (TUPLE, DICT):
-        return UNKNOWN
+    if kind == TUPLE:
+        return value.but(items=[_at_use(item, self_place, attr) for item in value.items])
+    if kind == DICT:
+        return value.but(items={key: _at_use(item, self_place, attr) for key, item in value.items.items()})
     return value if kind != UNKNOWN_KIND else UNKNOWN
