@@ -19,6 +19,7 @@ from devlint.flow.value import (
     TENSOR,
     THING,
     TUPLE,
+    UNKNOWN,
     UNKNOWN_KIND,
     Value,
     element,
@@ -118,10 +119,10 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
         name = constant if constant is not None else "*"
         items[name] = value if constant is not None or "*" not in items else join(items["*"], value)
         env[container] = base.but(items=items)
-        if container.startswith("self.") and frame.cls is not None:
-            frame.flow.store(frame.cls, container[5:], env[container], target, frame)
+        _store_item(frame, target, container, value, env[container] if constant is not None else None)
     elif base.kind in (LIST, TUPLE) and container is not None:
         env[container] = Value(LIST, items=join(element(base), value))
+        _store_item(frame, target, container, value, env[container])
     elif base.kind == THING and container is not None and key is None:
         # `for k in batch: batch[k] = batch[k].to(device)`
         if value.holds_tensors:
@@ -132,6 +133,20 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
     elif key is not None and base.kind != TENSOR:
         env[key] = value
         frame.flow.has_paths = True
+    if base.kind == UNKNOWN_KIND and container is not None:
+        _store_item(frame, target, container, value, None)
+
+
+def _store_item(frame: Frame, target: cst.Subscript, container: str, value: Value, whole: Value | None) -> None:
+    """``self.cache[k] = v``: what other methods find in the container; anything where ``whole`` does not say."""
+    head, _, name = container.partition(".")
+    if head != "self" or frame.cls is None or "." in name or "[" in name:
+        return
+    known = frame.flow.attribute_of(frame.cls, name)
+    if known is not None and known.kind in (LIST, TUPLE, DICT):
+        if whole is None:
+            whole = Value(DICT, items={"*": value}) if value.kind == MODULE and known.kind == DICT else UNKNOWN
+        frame.flow.store(frame.cls, name, whole, target, frame)
 
 
 def _unpack(frame: Frame, target: cst.Tuple | cst.List, value: Value, statement: cst.CSTNode | None) -> None:
