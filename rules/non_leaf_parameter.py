@@ -72,9 +72,10 @@ class NonLeafParameter(Rule):
         copies = {node: move for node, move in self.flow.facts.moves.items() if self.flow.value(node).ref == "non-leaf"}
         if not copies:
             return
-        for node, (message, notes) in {**self._graded(), **self._optimized(), **self._stored(copies)}.items():
-            move = copies.get(node)
-            if move is not None:
+        wanted = {**self._graded(), **self._optimized(), **self._stored(copies)}
+        for node, move in copies.items():
+            if node in wanted:
+                message, notes = wanted[node]
                 self.report(node, message, notes=notes, fix=self._fix(move))
 
     # where a leaf is wanted -----------------------------------------------------------------------
