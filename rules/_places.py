@@ -50,6 +50,8 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         head = place.name.partition(".")[0]
         if head == "self" or bound_before(flow, head, at):
             return place.name
+    if place.kind == "param" and _is_given_tensor(flow, at, place.name):
+        return f"{place.name}.device"
     name = _tensor_in_reach(flow, at)
     if name is not None:
         return f"{name}.device"
@@ -61,6 +63,14 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
     ):
         return "next(self.parameters()).device"
     return None
+
+
+def _is_given_tensor(flow: Flow, at: cst.CSTNode, name: str) -> bool:
+    """Whether ``name`` is a parameter of the function around ``at`` that is a tensor, and still is the same."""
+    function = flow.function(at)
+    if function is None or name in function.assigned:
+        return False
+    return any(param.name.value == name and flow.value(param).is_tensor for param in function.params)
 
 
 def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:

@@ -5,6 +5,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.rule import Rule
+from devlint.rules._meetings import meetings
 from devlint.rules._places import device_expression, origin_note, where
 
 
@@ -62,7 +63,8 @@ class TensorWithoutDevice(Rule):
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
     there. Silent in code that runs under a default device (`torch.set_default_device`, `with torch.device(...)`),
-    in functions whose parameters may be anywhere, and wherever one of the two places is not known.
+    and wherever one of the two places is not known. A tensor that a function was handed counts as being on a device
+    where the file has to do with devices, is not about data or tests, and no call in it hands over what is on the host.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -74,7 +76,7 @@ class TensorWithoutDevice(Rule):
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()
-        for meeting in self.flow.facts.meetings.values():
+        for meeting in meetings(self):
             origin = meeting.host.origin
             if not isinstance(origin, cst.Call) or origin in reported or self.flow.factory(origin) is None:
                 continue

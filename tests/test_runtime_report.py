@@ -457,6 +457,7 @@ def test_every_rule_has_advice():
     assert known - set(ADVICE) <= {  # nothing that a run would see
         "device-compared-to-string",
         "discarded-move",
+        "ignored-device-argument",
         "invalid-device-argument",
         "load-without-map-location",
         "availability-instead-of-device",

@@ -290,7 +290,9 @@ class Flow:
             pending = owner.pending.get(name)
             if pending and frame.role != CONSTRUCTOR:
                 # another method sets it too, to what is not known yet
-                return value if value.kind == MODULE else written_elsewhere(value)
+                if value.kind != MODULE:
+                    return written_elsewhere(value)
+                return _at_use(value, frame.self_place, (cls, name)) if cls.is_module else value
             if value.kind == MODULE and owner.pending_moves.get(name) and not cls.is_module:
                 return without_place(value)
         if value.kind in (LIST, TUPLE, DICT) and modules_in(value):

@@ -7,7 +7,7 @@ import libcst as cst
 from devlint.flow import arrays, elsewhere, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.frame import Frame
-from devlint.flow.place import SOMEWHERE
+from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
 from devlint.flow.scope import Class
 from devlint.flow.value import (
     ANY_DTYPE,
@@ -52,6 +52,8 @@ def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) ->
 
 def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
     kind = base.kind
+    if base.or_host is not None and attr == "device":
+        return Value(DEVICE, UNKNOWN_PLACE)  # the host's on one side of an `if`
     if kind == NAME:
         qualified = f"{base.ref}.{attr}"
         if base.ref == "torch" and attr in _DTYPES:

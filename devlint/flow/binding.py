@@ -102,9 +102,7 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
     for item in target.slice:
         if type(item.slice) is cst.Index:
             index = expressions.evaluate(frame, item.slice.value)
-            by_tensor = base.kind == TENSOR and index.kind == TENSOR and index.zero is False
-            if by_tensor and base.place.is_host and index.place.is_there:
-                frame.met(target, "indexing", (target.value, base), (item.slice.value, index))
+            frame.meet_index(target, (target.value, base), (item.slice.value, index))
         elif type(item.slice) is cst.Slice:
             for bound in (item.slice.lower, item.slice.upper, item.slice.step):
                 if bound is not None:

@@ -30,6 +30,7 @@ from devlint.flow.value import (
     UNKNOWN_KIND,
     Value,
     any_of,
+    branched,
     element,
     join,
     one_of,
@@ -137,10 +138,8 @@ def _index_tensor(frame: Frame, node: cst.Subscript, base: Value, indices: list[
     for index_node, index in indices:
         if index.kind != TENSOR or index.zero is not False:
             continue
-        if base.place.is_host and index.place.is_there:
-            # device tensors may be indexed by host indices, not the other way round
-            frame.met(node, "indexing", (node.value, base), (index_node, index))
-        elif base.place.is_there and index.place.is_there and index.ref == "mask":
+        frame.meet_index(node, (node.value, base), (index_node, index))
+        if base.place.is_there and index.place.is_there and index.ref == "mask":
             frame.wait(node, "mask", index_node, index, explicit=False)
     # an integer takes a dimension away; a slice and a `None` leave one
     zero = False if sliced or any(index.kind == NONE for _, index in indices) else None
@@ -382,7 +381,7 @@ def _if_expression(frame: Frame, node: cst.IfExp) -> Value:
     if len(values) == 1:
         # `"cuda" if torch.cuda.is_available() else "cpu"`: the target device, not cuda for good
         return values[0].but(ref="choice") if values[0].text is not None else values[0]
-    return join(values[0], values[1])
+    return branched(values[0], values[1], node.test)
 
 
 def _walrus(frame: Frame, node: cst.NamedExpr) -> Value:

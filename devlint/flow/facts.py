@@ -10,6 +10,7 @@ from devlint.flow.place import Place
 if TYPE_CHECKING:
     import libcst as cst
 
+    from devlint.flow.scope import Function
     from devlint.flow.value import Value
 
 
@@ -129,6 +130,9 @@ class Facts:
     early_reads: dict[cst.CSTNode, EarlyRead] = field(default_factory=dict)
     meetings: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     feedings: dict[tuple[cst.CSTNode, cst.CSTNode], Feeding] = field(default_factory=dict)
+    #: meetings of what is made on the host with what the function was handed: wrong where that is on a device
+    assumed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    left_at_default: dict[cst.Call, tuple[Function, cst.Param]] = field(default_factory=dict)
     waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
     array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)
     built_before_move: dict[cst.CSTNode, BuiltBeforeMove] = field(default_factory=dict)

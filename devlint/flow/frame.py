@@ -48,6 +48,7 @@ from devlint.flow.value import (
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    branched,
     join,
     without_place,
 )
@@ -285,9 +286,13 @@ class Frame:
         there: Operand | None = None
         host: Operand | None = None
         other: Operand | None = None
+        given: Operand | None = None
+        either: Operand | None = None
         zero: Operand | None = None
         for operand in operands:
             value = operand[1]
+            if value.or_host is not None:
+                either = either or operand
             if value.kind != TENSOR and value.kind != THING and value.kind != MODULE:
                 continue
             place = value.place
@@ -303,10 +308,19 @@ class Frame:
                     host = operand
             elif not value.zero:
                 other = other or operand
+                if place.kind == "param" and value.kind != MODULE:
+                    given = given or operand
             else:
                 zero = zero or operand
+        if host is None and either is not None and either is not given and (there is not None or given is not None):
+            value, test = either[1].or_host  # type: ignore[misc]
+            if not hypothesis.decides(self, test, node):
+                host = (either[0], value)
+                other = None if other is either else other
         if host is not None and there is not None:
             self.met(node, what, host, there)
+        elif host is not None and given is not None:
+            self.assume(node, what, host, given)
         if other is not None:
             if there is not None:
                 self.constrain(there, other)
@@ -322,6 +336,21 @@ class Frame:
         key = (node, host[0])
         if key not in self.facts.meetings:
             self.facts.meetings[key] = Meeting(node, what, host[0], host[1], there[0], there[1])
+
+    def assume(self, node: cst.CSTNode, what: str, host: Operand, given: Operand) -> None:
+        """What is made on the host meets what the function was handed: wrong where that is on a device."""
+        if not self.dead and isinstance(host[1].origin, cst.CSTNode) and host[1].attr is None:
+            self.facts.assumed.setdefault((node, host[0]), Meeting(node, what, host[0], host[1], given[0], given[1]))
+
+    def meet_index(self, node: cst.CSTNode, base: Operand, index: Operand) -> None:
+        """Device tensors may be indexed by host indices, not the other way round."""
+        if base[1].kind != TENSOR or index[1].kind != TENSOR or index[1].zero is not False:
+            return
+        if base[1].place.is_host:
+            if index[1].place.is_there:
+                self.met(node, "indexing", base, index)
+            elif index[1].place.kind == "param":
+                self.assume(node, "indexing", base, index)
 
     def constrain(self, a: Operand, b: Operand) -> None:
         """Two values must be at one place; a caller that knows both may see that they are not."""
@@ -498,8 +527,8 @@ class Frame:
 
     # joins --------------------------------------------------------------------------------------
 
-    def merge(self, a: Env | None, b: Env | None) -> Env | None:
-        """The environment after two paths meet."""
+    def merge(self, a: Env | None, b: Env | None, test: cst.CSTNode | None = None) -> Env | None:
+        """The environment after two paths meet; those of ``if test:``, where that is given."""
         if a is None:
             return b
         if b is None or a is b:
@@ -517,7 +546,7 @@ class Frame:
                 else:
                     merged[key] = value
             elif mine is not value:
-                merged[key] = join(mine, value)
+                merged[key] = join(mine, value) if test is None else branched(mine, value, test)
         if len(b) != len(merged):
             for key in a:
                 if key not in b:

@@ -52,6 +52,30 @@ def numbers_device(name: str) -> bool:
     return _DEVICE_NUMBER.match(name) is not None
 
 
+_ASKS_DEVICE = re.compile(r"device|cuda|gpu|cpu|mps|xpu|npu|hpu|numpy|ndarray|onnx|trac|script|export")
+_WORD = re.compile(r"[A-Za-z_][\w.]*")
+_OF_NO_MEANING = frozenset("self torch np isinstance len None True False hasattr not and or is in if else".split())
+
+
+def decides(frame: Frame, test: cst.CSTNode, at: cst.CSTNode) -> bool:
+    """Whether ``test`` may decide on more than the value it was seen to decide on.
+
+    It asks for a device itself, or what happens ``at`` a node hangs on a test of the same things.
+    """
+    code = frame.scope.source.code
+    text = code(test)
+    if _ASKS_DEVICE.search(text):
+        return True
+    words = set(_WORD.findall(text)) - _OF_NO_MEANING
+    parents = frame.scope.source.parents
+    above = parents.get(at)
+    while above is not None and type(above) is not cst.FunctionDef:
+        if isinstance(above, cst.If | cst.IfExp | cst.While) and words & set(_WORD.findall(code(above.test))):
+            return True
+        above = parents.get(above)
+    return False
+
+
 def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
     """Whether a test holds under the hypothesis; ``None`` where it does not say."""
     if type(test) is cst.UnaryOperation and isinstance(test.operator, cst.Not):

@@ -194,6 +194,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         first = [pair for pair in args.positional[:1] if pair[1].holds_tensors]
         if fact is not None and fact.kind == "loss":
             fed = [(node.func, module), *operands] if holds else operands
+            if reference == "torch.nn.CTCLoss":
+                fed = operands[:1]  # targets and lengths may be on the host: cuDNN wants them there
             chosen = frame.meet(node, fed, f"`{reference}`", strict=False)
             if chosen is None:
                 return Value(THING, UNKNOWN_PLACE, node)
@@ -204,6 +206,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
             frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
         elif first and not module.place.is_there:
             return Value(THING, first[0][1].place, node)
+        if not holds and not first and module.place.is_host and fact is not None and fact.kind != "container":
+            return tensor(UNKNOWN_PLACE, node) if fact.kind == "layer" else Value(THING, UNKNOWN_PLACE, node)
         if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
             return tensor(_output_place(module, first), node)
         if fact is not None and fact.kind == "recurrent":
@@ -223,6 +227,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         for operand, value in operands:
             if value.kind == TENSOR and value.place.is_host and not _is_length(frame.key(operand)):
                 frame.met(node, "a call of the module", (operand, value), (node.func, module))
+    elif module.place.kind == "param" and operands and operands[0][1].kind == TENSOR:
+        frame.constrain((node.func, module), operands[0])
     return _output(module, operands, node)
 
 

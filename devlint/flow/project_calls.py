@@ -34,6 +34,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     is_here = function.home is frame.flow
     if is_here:
         hint(function, given)
+    _note_default(frame, node, function, given, args)
     summary = frame.flow.summary(function, frame)
     if summary is None or function.is_replaced:
         return calls.unknown_call(frame, node, args)
@@ -58,15 +59,21 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         if a is None or b is None:
             continue
         for host_name, host, there_name, there in ((first.name, a, second.name, b), (second.name, b, first.name, a)):
-            if host.is_host and there.is_there and host_name in given and there_name in given and host_name != "self":
-                operand = given[host_name]
-                if operand[1].holds_tensors and operand[1].zero is False:
+            if not host.is_host or host_name not in given or there_name not in given or host_name == "self":
+                continue
+            operand = given[host_name]
+            if (operand[1].holds_tensors and operand[1].zero is False) or operand[1].kind == MODULE:
+                if there.is_there:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
+                elif there.kind == "param" and given[there_name][1].kind == TENSOR:
+                    frame.assume(node, f"`{function.name}`", operand, given[there_name])
     returned, handed_on = summary.returns, summary.returns.obj
     if not is_here:
         elsewhere.note(frame.flow, node, function)
         returned = elsewhere.value(returned, node, places)
     returned = substitute(returned, places)
+    if returned.or_host is not None:
+        returned = returned.but()  # one side of an `if` in there
     redirected = frame.env is not None and DEFAULT_PLACE in frame.env  # what it makes is made there
     if (is_here and summary.captured and frame.stale(summary.captured)) or (redirected and not returned.place.is_there):
         returned = without_place(returned)
@@ -75,6 +82,17 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
         returned = returned.but(obj=handed_in.get(handed_on, node))
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
+
+
+def _note_default(frame: Frame, node: cst.Call, function: Function, given: dict[str, Operand], args: Args) -> None:
+    """A function that takes a device is called without one."""
+    for param in function.params:
+        name = param.name.value
+        if name in ("device", "torch_device") and param.default is not None:
+            told = name in given or args.starred or name in function.assigned  # if device is None: device = x.device
+            if not told and not frame.dead:
+                frame.facts.left_at_default[node] = (function, param)
+            return
 
 
 def given_to(node: cst.Call, function: Function, args: Args, receiver: Value | None) -> dict[str, Operand]:

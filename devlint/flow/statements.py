@@ -188,7 +188,7 @@ def _if(frame: Frame, node: cst.If) -> None:
         ruled_out.append(ends.pop())  # an `else` under a test that holds
     merged: Env | None = None
     for end in ends:
-        merged = frame.merge(merged, end)
+        merged = frame.merge(merged, end, node.test)
     frame.env = merged
     if merged is not None:
         for end in ruled_out:

@@ -69,6 +69,7 @@ _SLOTS = (
     "text",
     "holds",
     "tracked",
+    "or_host",
     "weight",
 )
 
@@ -88,7 +89,8 @@ class Value:
     ``ref`` of a device is :data:`OBJECT`, :data:`OF_TENSOR` or :data:`OBJECT_OR_TEXT`; ``None`` where it may be
     anything that names one; ``ref`` of a tensor or a thing says what it is, where that matters (``parameter``,
     ``buffer``, ``non-leaf`` for a moved parameter, ``mask``, ``moved``, ``output``, ``dataset``, ``encoding``, the
-    loader of a batch). ``items`` of an optimizer are its :class:`Built`. ``weight`` counts the values inside.
+    loader of a batch). ``items`` of an optimizer are its :class:`Built`. ``or_host``: the tensor on the host that it is
+    instead on one side of an ``if``, and the test of that. ``weight`` counts the values inside.
     """
 
     __slots__ = _SLOTS
@@ -114,6 +116,7 @@ class Value:
         self.pinned, self.grad, self.zero = pinned, grad, zero
         self.items, self.ref, self.obj, self.attr, self.text = items, ref, obj, attr, text
         self.holds, self.tracked = holds, tracked
+        self.or_host: tuple[Value, cst.CSTNode] | None = None
         self.weight = 1
         if kind in _CONTAINERS and items:
             self._weigh()
@@ -133,6 +136,7 @@ class Value:
         new = Value.__new__(Value)
         for slot in _SLOTS:
             setattr(new, slot, changes[slot] if slot in changes else getattr(self, slot))
+        new.or_host = changes.get("or_host")  # of the very value only, not of what is made from it
         if "items" in changes and new.kind in _CONTAINERS and new.items:
             new._weigh()
         return new
@@ -247,6 +251,18 @@ def join(a: Value, b: Value) -> Value:
         holds=a.holds and b.holds,
         tracked=_both(a.tracked, b.tracked),
     )
+
+
+def branched(a: Value, b: Value, test: cst.CSTNode) -> Value:
+    """What is ``a`` or ``b``, as ``test`` decides: :func:`join`, and where it is on the host on one side, that."""
+    joined = join(a, b)
+    if joined.kind in (TENSOR, THING, UNKNOWN_KIND) and not joined.place.is_host:
+        for side in (a, b):
+            if side.kind == TENSOR and side.place.is_host and side.zero is False and side.attr is None:
+                return joined.but(or_host=(side, test))
+            if side.or_host is not None:
+                return joined.but(or_host=side.or_host)
+    return joined
 
 
 def modules_in(value: Value) -> list[Value]:

@@ -1,0 +1,64 @@
+"""Which meetings of values on different devices the rules believe in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint.flow.facts import Meeting
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
+from devlint.rule import Rule
+
+#: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
+_OF_HOST = re.compile(
+    r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|process(ing|ors?)|transforms?|tokeniz\w+|scripts?|tools?|"
+    r"tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)"
+)
+
+
+def meetings(rule: Rule) -> Iterator[Meeting]:
+    """Those that are sure, and those with what a function of the project's device side was handed."""
+    yield from rule.flow.facts.meetings.values()
+    assumed = rule.flow.facts.assumed
+    if not assumed or _OF_HOST.search(rule.source.path.lower()):
+        return
+    functions = rule.flow.scope.functions.values()
+    if not any(function.device_aware for function in functions):
+        return  # nothing in this file has to do with devices
+    for meeting in assumed.values():
+        if _believed(rule, meeting):
+            yield meeting
+
+
+def _believed(rule: Rule, meeting: Meeting) -> bool:
+    """Whether what a function was handed is on a device, as far as anybody knows.
+
+    ``def loss(x): return x * torch.arange(x.size(0))`` fails as soon as it is, and nothing says that it never is.
+    """
+    flow = rule.flow
+    function = flow.function(meeting.node)
+    origin = meeting.host.origin
+    if function is None or function.role in (CONSTRUCTOR, HOST_SIDE) or function.name.startswith("test"):
+        return False
+    if function.name == "__call__" and function.cls is not None and not function.cls.is_module:
+        return False  # class RandomErase: def __call__(self, image): ...  a transform of data
+    if function.hints.get(meeting.there.place.name) == "elsewhere":
+        return False  # pad(torch.zeros(3)): a caller hands it what is on the host
+    made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
+    if made_in is None:
+        return False  # W = torch.randn(4, 1)  at the top of a script that runs on the host
+    if made_in is not function and not _takes_tensors(rule, made_in):
+        return False
+    return not _reads_array(rule, function, meeting.there.place.name)
+
+
+def _takes_tensors(rule: Rule, function: Function) -> bool:
+    values = (rule.flow.value(param) for param in function.params)
+    return any(value.is_tensor and value.place.kind == "param" for value in values)
+
+
+def _reads_array(rule: Rule, function: Function, name: str) -> bool:
+    """``x.numpy()``: what is handed in is on the host."""
+    return bool(function.attributes.get(name, set()) & {"numpy", "tolist"})
