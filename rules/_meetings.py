@@ -44,7 +44,7 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
         return False
     if function.name == "__call__" and function.cls is not None and not function.cls.is_module:
         return False  # class RandomErase: def __call__(self, image): ...  a transform of data
-    if function.hints.get(meeting.there.place.name) == "elsewhere":
+    if meeting.there.place.name in function.handed_host:
         return False  # pad(torch.zeros(3)): a caller hands it what is on the host
     made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
     if made_in is None:

@@ -356,6 +356,9 @@ class IgnoredDeviceArgument(Rule):
                 continue
             if not any(use.path == told.name for use in uses.get(function, ())) and told.param is None:
                 continue
+            # bands = frequencies(dim); return bands.to(device)
+            if self._moved_after(call, uses.get(function, ())):
+                continue
             name = param.name.value
             edit = self.add_argument(call, f"{name}={told.name}")
             self.report(
@@ -365,6 +368,14 @@ class IgnoredDeviceArgument(Rule):
                 notes=[self.note(param, "left at this default")] if callee.home is self.flow else [],
                 fix=self.fix(f"hand `{told.name}` on", edit, safe=False) if edit else None,
             )
+
+    def _moved_after(self, call: cst.Call, found: Iterable[_Use]) -> bool:
+        """Whether what a call gives is moved, at once or under the name it is bound to."""
+        if any(use.receiver is call for use in found):
+            return True
+        above = self.parent(call)
+        names = _targets(above) if isinstance(above, cst.Assign) else set()
+        return any(isinstance(use.receiver, cst.Name) and use.receiver.value in names for use in found)
 
     def _to(self, use: _Use, device: str) -> Fix | None:
         if use.target is not None and not isinstance(use.target, cst.Integer):

@@ -103,7 +103,9 @@ def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     first = args.value(0)
     if first is not None and first.holds_tensors and first.place.is_there:
         place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
-    zero = False if first is not None and first.kind in (LIST, TUPLE) else None
+    # torch.Tensor([1.0, 2.0]), torch.LongTensor(3): with a dimension
+    sized = first is not None and (first.kind in (LIST, TUPLE) or isinstance(args.positional[0][0], cst.Integer))
+    zero = False if sized and not name.startswith("torch.from") else None
     return tensor(place, node, zero=zero, pinned=False, tracked=False)
 
 

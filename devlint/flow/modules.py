@@ -209,7 +209,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         if not holds and not first and module.place.is_host and fact is not None and fact.kind != "container":
             return tensor(UNKNOWN_PLACE, node) if fact.kind == "layer" else Value(THING, UNKNOWN_PLACE, node)
         if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
-            return tensor(_output_place(module, first), node)
+            weighted = holds and reference != "torch.nn.PReLU"  # whose results have a dimension
+            return tensor(_output_place(module, first), node, zero=False if weighted else None)
         if fact is not None and fact.kind == "recurrent":
             return Value(THING, _output_place(module, first), node)
     elif isinstance(reference, Class):

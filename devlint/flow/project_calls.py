@@ -12,13 +12,16 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     DATA,
     DEVICE,
+    LIST,
     LOADER,
     MODULE,
     TENSOR,
     THING,
+    TUPLE,
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    element,
     join,
     substitute,
     without_place,
@@ -114,6 +117,9 @@ def hint(function: Function, given: dict[str, Operand]) -> None:
     for name, (_, value) in given.items():
         if value.kind == LOADER and value.place.is_host:
             function.loaders[name] = join(function.loaders.get(name, value), value)
+        inner = element(value) if value.kind in (LIST, TUPLE) else value
+        if inner.holds_tensors and inner.place.is_host:
+            function.handed_host.add(name)
     hints = {
         name: "elsewhere" if v.place.is_host else "there"
         for name, (_, v) in given.items()

@@ -92,6 +92,7 @@ class Function:
         self.passed: set[str] = set()  # names handed to calls
         self.items_set: set[str] = set()  # names of which items are set
         self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"
+        self.handed_host: set[str] = set()  # parameters that some caller hands tensors on the host to
         self.loaders: dict[str, Value] = {}  # parameters that callers hand loaders of the file to
         self.summary: Summary | None = None  # once it has been followed
 

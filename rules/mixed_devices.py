@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Meeting
+from devlint.rule import Rule
+from devlint.rules._meetings import meetings
+from devlint.rules._places import device_expression, where
+
+
+class MixedDevices(Rule):
+    """A value that is on the host, and one that is on a device, come together.
+
+    ## What it does
+    Reports where a tensor that is on the host for sure meets one that is on a device: as operands, in `torch.cat` or
+    `torch.where`, as an index. It is there because it was moved there (`.cpu()`), or
+    made by a function that takes no `device=` (`torch.from_numpy`, `torch.Tensor(...)`), perhaps on one side of an
+    `if` only. Reports also a module that a function builds and, without moving it, calls on the tensors handed to it.
+
+    ## Why is this bad
+    The operation raises `Expected all tensors to be on the same device`.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Gain(nn.Module):
+        def __init__(self, dim):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(dim))
+
+        def forward(self, x, weights=None):
+            if weights is None:
+                weights = torch.Tensor([1.0, 0.5, 0.25])
+            return x * self.scale * weights
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Gain(nn.Module):
+        def __init__(self, dim):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(dim))
+
+        def forward(self, x, weights=None):
+            if weights is None:
+                weights = torch.tensor([1.0, 0.5, 0.25], device=x.device)
+            return x * self.scale * weights
+    ```
+
+    ## Fix safety
+    The fix moves the host's value to the other's device where they meet. It is unsafe: the result is then on that
+    device, and the copy is made each time.
+
+    ## Limits
+    What a function was handed counts as being on a device where the file has to do with devices and no call in it says
+    otherwise. A zero-dimensional host tensor may mix with device tensors and is not reported. Tensors made by
+    functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
+
+    ## References
+    - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
+    - [Module.to](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
+    """
+
+    group = "correctness"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        reported: set[cst.CSTNode] = set()
+        for meeting in meetings(self):
+            how = self._how(meeting)
+            if how is None or meeting.host.origin in reported:
+                continue
+            assert meeting.host.origin is not None
+            reported.add(meeting.host.origin)
+            host, there = _short(self.code(meeting.host_node)), _short(self.code(meeting.there_node))
+            self.report(
+                meeting.node,
+                f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}",
+                notes=[self.note(meeting.host.origin, f"{how} here")],
+                fix=self._fix(meeting),
+            )
+
+    def _how(self, meeting: Meeting) -> str | None:
+        """How the host's value got there; ``None`` where that is not sure, or another rule speaks of it."""
+        host, origin = meeting.host, meeting.host.origin
+        if not isinstance(origin, cst.Call) or host.attr is not None:
+            return None  # self.table = torch.from_numpy(t): unregistered-tensor; what is handed in is anywhere
+        if self.flow.factory(origin) is not None:
+            return None  # torch.zeros(n): tensor-without-device
+        if meeting.there.kind == "module":
+            return None  # net(x): input-not-moved
+        if host.kind == "module":
+            # criterion = nn.CrossEntropyLoss(weight=w): loss-not-moved
+            of_project = not isinstance(host.ref, str)
+            return "it is built" if host.obj is origin and of_project else None
+        if not host.is_tensor:
+            return None
+        if self.flow.move(origin) is not None:
+            # def pick(audio, order): return audio[order.cpu()]: who moves it knows where the other is
+            return "it is moved there" if meeting.there.place.is_there else None
+        return "it is made" if self.flow.name_of(origin) in table.HOST_FACTORIES else None
+
+    def _fix(self, meeting: Meeting) -> Fix | None:
+        if meeting.host.kind == "module" or not isinstance(meeting.host_node, cst.Name | cst.Attribute | cst.Call):
+            return None
+        device = device_expression(self.flow, meeting.node, meeting.there_node, meeting.there)
+        if device is None or self.enclosing(meeting.host_node, cst.AssignTarget) is not None:
+            return None
+        return self.fix(f"move it: `.to({device})`", self.insert_after(meeting.host_node, f".to({device})"), safe=False)
+
+
+def _short(code: str) -> str:
+    line = " ".join(code.split())
+    return line if len(line) <= 40 else line[:37] + "..."
