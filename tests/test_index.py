@@ -238,7 +238,7 @@ def test_a_finding_that_needed_another_file_says_so(tmp_path: Path) -> None:
 def test_a_file_is_checked_again_only_if_what_it_used_of_another_one_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, helper=HELPER, user=USER, third="import torch\nfrom helper import other\nother(3)\n")
+    write(tmp_path, helper=HELPER, user=USER, third="import torch\nfrom helper import other\nx = other(3)\n")
     before = findings(check(tmp_path))
     seen = checked(monkeypatch)
     assert findings(check(tmp_path)) == before

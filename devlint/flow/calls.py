@@ -210,6 +210,13 @@ def _call_self(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
     return result
 
 
+def _matters(frame: Frame, node: cst.Call, args: Args) -> bool:
+    """Whether anything may come of a call: what it gives is used, or it is given what it could move or mix."""
+    if type(frame.flow.source.parents.get(node)) is not cst.Expr:
+        return True
+    return any(value.kind == MODULE or value.holds_tensors for _, value in args.all)
+
+
 def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     """Call a function or class by its qualified name."""
     if not frame.dead:
@@ -256,7 +263,7 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     function = frame.scope.function_names.get(name)
     if function is not None:
         return project_calls.call(frame, node, function, args, receiver=None)
-    unit = frame.flow.built_or_called(name)
+    unit = frame.flow.built_or_called(name) if _matters(frame, node, args) else None
     if unit is not None and unit.function is not None:
         return project_calls.call(frame, node, unit.function, args, receiver=None)
     if unit is not None and unit.cls is not None:

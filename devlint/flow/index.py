@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from devlint.flow.scope import Class, Function
 
 #: Definitions of more lines are not followed: what a call of one gives is rarely so plain as to be worth it.
-_MOST_LINES = {DEF: 120, CLASS: 300, VARIABLE: 20}
+_MOST_LINES = {DEF: 80, CLASS: 150, VARIABLE: 20}
 #: Without one of these, a definition says nothing of where anything is.
 _OF_DEVICES = re.compile(r"\btorch\b|device|cuda|\bcpu\b|\bnn\.|\bF\.|\.to\(|Tensor|register_")
 #: Functions that are asked whether something is so, or write it down.
 _TELLS = re.compile(r"_?(is|has|check|log|print|save|warn|validate)_")
+#: A function that gives nothing and moves nothing leaves all as it was.
+_DOES = re.compile(r"\breturn[ (\[]|\byield\b|\.(to|cuda|cpu)\(")
 #: Methods for which a class that is no module is worth following where it is built.
 _OF_MOVES = frozenset({"to", "cuda", "cpu", "device", "__call__"})
 #: Definitions that ask for each other beyond this depth stay unknown.
@@ -206,7 +208,7 @@ class ProjectIndex:
             return None
         binding = outline.bindings[definition.name]
         text = outline.text(definition.name)
-        if definition.kind == DEF and _TELLS.match(definition.name):
+        if definition.kind == DEF and (_TELLS.match(definition.name) or not _DOES.search(text)):
             return None
         if binding.last - binding.first >= _MOST_LINES[definition.kind] or not _OF_DEVICES.search(text):
             return None
@@ -261,6 +263,8 @@ class View:
 
     def resolve(self, qualified: str) -> Definition | str:
         """Where a name leads: to a definition, or to a name of an outside package, which may be another one."""
+        if qualified.partition(".")[0] in _OUTSIDE:
+            return qualified
         found = self._found.get(qualified)
         if found is None:
             found = self._found[qualified] = self._resolve(self.path, qualified, 0) or qualified
