@@ -69,7 +69,7 @@ class CopyOutOfMeta(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if "meta" not in self.source.text and "init_empty_weights" not in self.source.text:
+        if not any(word in self.source.text for word in ('"meta"', "'meta'", "init_empty_weights")):
             return
         for move in self.flow.facts.moves.values():
             if move.target.kind in ("host", "device", "fixed", "param"):
@@ -106,7 +106,8 @@ class CopyOutOfMeta(Rule):
         if value.kind not in (MODULE, UNKNOWN_KIND) or self.flow.function(move.node) is None:
             return None
         name = dotted(move.receiver)
-        if not name:
+        # nn.ReLU().to(device)  has nothing to copy
+        if not name or (value.kind == MODULE and isinstance(value.ref, str) and not value.holds):
             return None
         made = value.origin if value.place.kind == "meta" else self._made_under_meta(name, move)
         return made if made is not None and self._stays_empty(name, made, move.node) else None

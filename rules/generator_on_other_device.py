@@ -136,6 +136,9 @@ class GeneratorOnOtherDevice(Rule):
         # if generator.device.type != "cpu": raise ...
         if function.attributes.get(name) or any(arg.keyword and arg.keyword.value == "device" for arg in node.args):
             return
+        calls = [other for other in self.source.nodes_of(cst.Call) if self.flow.function(other) is function]
+        if any(self._draws_on_host(other, name) for other in calls):
+            return  # torch.randn(shape, generator=generator, device="cpu")  says where the generator is
         func = self.parent(node)
         call = self.parent(func) if isinstance(func, cst.Attribute) else None
         move = self.flow.move(call) if call is not None else None
@@ -150,6 +153,12 @@ class GeneratorOnOtherDevice(Rule):
             f"`{name}` is handed in, and one that is on {where(move.target)} cannot draw on the host",
             fix=self.fix("draw where the generator is", edit, safe=False) if edit is not None else None,
         )
+
+    def _draws_on_host(self, call: cst.Call, name: str) -> bool:
+        given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
+        if "generator" not in given or "device" not in given or dotted(given["generator"]) != name:
+            return False
+        return self.flow.value(given["device"]).text == "cpu" and self.flow.name_of(call) in table.FACTORIES
 
     # under a default device ---------------------------------------------------------------------
 

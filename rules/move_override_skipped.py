@@ -67,22 +67,21 @@ class MoveOverrideSkipped(Rule):
         for cls in self.flow.scope.classes.values():
             if not cls.is_module:
                 continue
-            for name in ("to", "cuda", "cpu"):
-                method = cls.methods.get(name)
-                if method is not None and method.stores:
-                    self._override(cls, method)
+            own = [cls.methods[name] for name in _MOVES if name in cls.methods and cls.methods[name].stores]
+            left = {
+                method: [n for n in sorted(method.stores) if self._is_left_behind(cls, method, n)] for method in own
+            }
+            own = [method for method in own if left[method]]
+            if own:
+                self._report(own, left[own[0]])
 
-    def _override(self, cls: Class, method: Function) -> None:
-        names = [name for name in sorted(method.stores) if self._is_left_behind(cls, method, name)]
-        if not names:
-            return
-        listed = [f"`{name}`" for name in names[:3]]
-        what = listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
-        others = [each for each in ("to", "cuda", "cpu") if each not in cls.methods]
-        also = f", and `.{others[-1]}()` does not" if method.name == "to" and others else ""
+    def _report(self, own: list[Function], names: list[str]) -> None:
+        sets = "sets" if len(own) == 1 else "set"
+        methods = _listed([f"`{method.name}`" for method in own])
         self.report(
-            method.node,
-            f"only `{method.name}` sets {what}: a module that holds this one does not call it when it is moved{also}",
+            own[0].node,
+            f"only {methods} {sets} {_listed([f'`{name}`' for name in names])}: "
+            f"a module that holds this one does not call {'it' if len(own) == 1 else 'them'} when it is moved",
         )
 
     def _is_left_behind(self, cls: Class, method: Function, name: str) -> bool:
@@ -116,3 +115,12 @@ class MoveOverrideSkipped(Rule):
                 if words & {"to", "cuda", "cpu", "device"}:
                     return True
         return False
+
+
+def _listed(words: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; the first three of many."""
+    words = words[:3]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+_MOVES = ("to", "cuda", "cpu")

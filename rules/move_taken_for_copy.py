@@ -108,7 +108,6 @@ class MoveTakenForCopy(Rule):
 
     def _changed_in_place(self, name: str, after: cst.CSTNode, function: Function) -> cst.CSTNode | None:
         """The first change of what the name is bound to, if that is still the moved tensor then."""
-        start = self.source.offsets(after)[1]
         changes: list[cst.CSTNode] = []
         rebound: list[cst.CSTNode] = []
         for assign in self.source.nodes_of(cst.Assign):
@@ -130,6 +129,9 @@ class MoveTakenForCopy(Rule):
                 and _changes(call.func.attr.value)
             ):
                 changes.append(call)
+        if not changes:
+            return None
+        start = self.source.offsets(after)[1]
         later = [node for node in changes if self.flow.function(node) is function and self._start(node) > start]
         if not later:
             return None

@@ -248,6 +248,8 @@ _ACTIONS = frozenset(
 _METHODS = frozenset(
     {"is_floating_point", "is_complex", "is_inference", "is_signed", "is_conj", "is_neg", *_ACTIONS}
     | {name for name in table.METHODS if not name.startswith("_") and not name.endswith("_")}
+    # fields of what `torch.aminmax(x)`, `x.sort()` and `torch.linalg.slogdet(x)` give
+    - {"min", "max", "values", "indices", "sign"}
 )
 #: What nothing but a tensor is asked for: a dtype and an array of numpy have none of these.
 _OF_TENSORS = frozenset("unsqueeze masked_fill permute detach expand new_zeros contiguous".split())

@@ -16,10 +16,12 @@ from devlint.flow.value import (
     DATA,
     DEVICE,
     FUNCTION,
+    GENERATOR,
     HOST_DATA,
     INSTANCE,
     MODULE,
     NAME,
+    OBJECT,
     OF_TENSOR,
     SELF,
     TENSOR,
@@ -98,6 +100,8 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
             return frame.flow.attribute_of(base.ref, attr) or UNKNOWN
         method = base.ref.find_method(attr)
         return Value(FUNCTION, ref=method) if method is not None and not method.is_property else UNKNOWN
+    if kind == GENERATOR and attr == "device":
+        return Value(DEVICE, base.place, base.origin, ref=OBJECT)
     if kind == ARRAY:
         return base if attr == "T" else HOST_DATA
     return _unknown_attribute(frame, node, attr)
