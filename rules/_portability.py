@@ -10,7 +10,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted, imported
+from devlint.flow.names import dotted, imported, target_names
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DEVICE, NAME, OF_TENSOR, UNKNOWN_KIND
 from devlint.rule import Rule
@@ -28,6 +28,7 @@ _BY_AVAILABILITY = re.compile(
 )
 #: Packages that run on CUDA only.
 _NEED_CUDA = frozenset("triton apex flash_attn transformer_engine msamp cupy numba pycuda pynvml tensorrt".split())
+_NAMED_FOR_CUDA = re.compile(r"cuda|gpu|nccl|triton", re.IGNORECASE)
 _TESTS = frozenset({"test", "tests", "testing"})
 _EXITS = frozenset({"exit", "skip", "skipTest", "quit", "_exit"})
 
@@ -133,7 +134,17 @@ class Surroundings:
 
     @cached_property
     def demands_cuda(self) -> bool:
-        """Whether the file says somewhere that it does not go on without CUDA, or imports what needs it."""
+        """Whether the file says that it is for CUDA: by its name, by an exit, or by what it sets up or imports."""
+        name = self.source.path.replace("\\", "/").rpartition("/")[2]
+        if _NAMED_FOR_CUDA.search(name):
+            return True  # accelerators/cuda.py
+        # what a process does for all of its work
+        if any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device")):
+            return True
+        for call in self.flow.calls("torch.distributed.init_process_group"):
+            backend = any(isinstance(arg.value, cst.SimpleString) and "nccl" in arg.value.value for arg in call.args)
+            if backend and self.guard(call) is None:
+                return True
         statements: list[cst.Import | cst.ImportFrom] = [*self.source.nodes_of(cst.Import)]
         for imports in (*statements, *self.source.nodes_of(cst.ImportFrom)):
             packages = {name.partition(".")[0] for _, name in imported(imports)}
@@ -220,7 +231,10 @@ class Surroundings:
         while outer is not None:
             params |= outer.param_names
             outer = outer.outer
-        names = {node.value for node in tree.walk(call) if isinstance(node, cst.Name)}
+        for loop in self.source.nodes_of(cst.For):  # for name, weight in state.items():
+            if self.flow.function(loop) is function and _names(loop.iter) & params:
+                target_names(loop.target, params)
+        names = _names(call)
         return self._anywhere if names & (params - {"self", "cls"}) else None
 
     @cached_property
@@ -356,6 +370,10 @@ _NUMBERED = re.compile(
 )
 _TEXT = re.compile(r"""(["'])[^"'\n]*\1""")
 _HARMLESS = re.compile(r"is_available\(\)\)?$|autocast")
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    return {each.value for each in tree.walk(node) if isinstance(each, cst.Name)}
 
 
 def is_device_name(name: str) -> bool:

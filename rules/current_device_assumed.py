@@ -62,7 +62,8 @@ class CurrentDeviceAssumed(Rule):
     The fix names the device that was chosen. It is unsafe: the code may have made that the current one before.
 
     ## Limits
-    Silent in files that set the current device (`torch.cuda.set_device`, `with torch.cuda.device(...)`), where the
+    Silent in files that set the current device (`torch.cuda.set_device`, `with torch.cuda.device(...)`), for the
+    device of an `accelerator`, which accelerate sets; but another file may set it. Silent, too, where the
     device is `"cuda"` without an index, and where no test says that it is CUDA: `unguarded-accelerator-call` speaks
     there.
 

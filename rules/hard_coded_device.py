@@ -49,10 +49,10 @@ class HardCodedDevice(Rule):
     The fix names the device that was chosen. It is unsafe: the code may have meant the GPU whatever was chosen.
 
     ## Limits
-    Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, in
-    functions, classes and tests that are for CUDA by name or decorator, and where no device was chosen: a script
-    that says `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be overridden and is not
-    reported.
+    Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and
+    in tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current CUDA
+    device, start `nccl` processes or import what needs CUDA. And where no device was chosen: a script that says
+    `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be overridden and is not reported.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)

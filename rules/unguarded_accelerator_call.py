@@ -13,7 +13,7 @@ from devlint.rules._portability import SPEAKS, Surroundings
 #: What raises where there is no such device (torch 2.13 for the CPU); the rest answers 0, or does nothing.
 _RAISE = {
     "cuda": frozenset(
-        "current_device get_device_name get_device_capability get_device_properties set_device synchronize init "
+        "current_device get_device_name get_device_capability get_device_properties synchronize init "
         "reset_peak_memory_stats reset_max_memory_allocated reset_accumulated_memory_stats memory_summary "
         "memory_snapshot mem_get_info initial_seed get_rng_state Stream current_stream default_stream Event "
         "ipc_collect can_device_access_peer set_per_process_memory_fraction current_blas_handle CUDAGraph "
@@ -84,8 +84,9 @@ class UnguardedAcceleratorCall(Rule):
     there is CUDA the call is made as before, and elsewhere it raised.
 
     ## Limits
-    Silent under any test, exit, handler or decorator that speaks of devices, processes or precision, in what is for
-    one kind by its name, and where no device was chosen: such code may be for CUDA only. Functions that do nothing,
+    Silent under any test, exit, handler or decorator that speaks of devices, processes or precision, in tests, in what
+    is for one kind by its name, in files that set the current CUDA device or start `nccl` processes, and where no
+    device was chosen: such code may be for CUDA only. Functions that do nothing,
     or answer 0, without a device are not reported: `torch.cuda.empty_cache()`, `torch.cuda.memory_allocated()`.
     `torch.cuda.is_bf16_supported()` is one of them by now; in older versions of torch it raised.
 
@@ -150,7 +151,7 @@ class UnguardedAcceleratorCall(Rule):
         given = self.flow.value(call.args[0].value)
         function = around.function(call)
         # an optimizer or a kernel of its own may be for CUDA; a module runs where its input is
-        if function is None or function.cls is None or not function.cls.is_module:
+        if function is None or function.cls is None or function.name != "forward":
             return
         if given.kind != DEVICE or given.place.kind != "device" or around.guard(call) is not None:
             return
