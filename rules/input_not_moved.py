@@ -71,17 +71,24 @@ class InputNotMoved(Rule):
         host = [f for f in feedings if f.value.place.is_host and f.module.place.name != "self" and f.value.attr is None]
         if not host:
             return
-        #: models that are handed moved inputs elsewhere in the file: they do not move them themselves
-        fed = {self.code(f.module_node) for f in feedings if f.value.place.is_there}
+        # models that are handed moved inputs elsewhere in the file: they do not move them themselves
+        fed = [f for f in feedings if f.value.place.is_there]
         batches_moved = any(
             move.target.is_there and self.flow.name_of(move.value.origin) in table.LOADERS
             for move in self.flow.facts.moves.values()
         )
         for feeding in host:
-            seen = self.code(feeding.module_node) in fed
+            seen = any(self._is_same(feeding, other) for other in fed)
             moved = seen or feeding.module.origin in self.flow.facts.moves
             if moved and (seen or feeding.takes_as_is) and self._is_of_host(feeding.value, seen or batches_moved):
                 self._report(feeding)
+
+    def _is_same(self, a: Feeding, b: Feeding) -> bool:
+        """Whether two calls are of one model: another function may call another one by the same name."""
+        if self.code(a.module_node) != self.code(b.module_node):
+            return False
+        makers = (a.module.obj, b.module.obj)
+        return makers[0] is makers[1] or any(isinstance(maker, cst.Param) for maker in makers)
 
     def _report(self, feeding: Feeding) -> None:
         model, name = short(self.code(feeding.module_node)), short(self.code(feeding.operand))

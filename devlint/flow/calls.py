@@ -162,7 +162,7 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         fed = any(_has_tensors(each) or (named and each.kind not in _NO_TENSORS) for each in given)
         is_pipeline = hypothesis.PIPELINE_NAME.search(called) is not None
         if value.ref == "moved" and not is_pipeline:
-            modules.feed(frame, node, node.func, value.but(kind=MODULE), args)
+            modules.feed(frame, node, node.func, value.but(kind=MODULE, ref=None), args)
         return Value(THING, value.place, node) if fed and not is_pipeline else UNKNOWN
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
