@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint import tree
+from devlint.flow.hypothesis import LOSS_NAME
 from devlint.flow.names import dotted
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import CONTEXT, LIST, LOADER, MODULE, OPTIMIZER, TENSOR, THING
@@ -18,7 +19,7 @@ _CLOCKS = frozenset(
 )
 #: Functions that neither wait for a device nor call anything that could.
 _HARMLESS = frozenset(
-    "range enumerate zip len print str int float min max sum list tuple dict tqdm trange append extend".split()
+    "range enumerate zip len print str int float min max sum list tuple dict tqdm trange next iter".split()
 )
 #: Methods of tensors, modules and optimizers that give a view, or set something: no work worth timing.
 _NO_WORK = frozenset(
@@ -190,6 +191,8 @@ class TimingWithoutSync(Rule):
         if called.kind == MODULE:
             forward = called.ref.find_method("forward") if isinstance(called.ref, Class) else None
             return forward is None or forward not in waiting
+        if LOSS_NAME.search(dotted(func).rpartition(".")[2]):
+            return True
         if called.kind == CONTEXT or self.flow.value(call).kind == CONTEXT:
             return True
         return isinstance(func, cst.Name) and func.value in _HARMLESS

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.names import dotted
+from devlint.flow.scope import Function
+from devlint.rule import Rule
+from devlint.rules._moves import short
+
+_RANKS = frozenset({"torch.distributed.get_rank", "torch.distributed.distributed_c10d.get_rank"})
+_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+#: Said in a program that stays on one machine.
+_ONE_MACHINE = re.compile(r"localhost|127\.0\.0\.1|\bmp\.spawn\b|multiprocessing\.spawn|start_processes")
+
+
+class GlobalRankAsDevice(Rule):
+    """The rank among all processes of all nodes numbers a device of this node.
+
+    ## What it does
+    Reports `cuda:{rank}`, `torch.device("cuda", rank)`, `set_device(rank)`, `.cuda(rank)`, `.to(rank)` and
+    `device_ids=[rank]` where `rank` is `torch.distributed.get_rank()` or the environment's `RANK`.
+
+    ## Why is this bad
+    Ranks are counted over all nodes, devices on each node from zero. With two nodes of eight devices, the second has
+    the ranks 8 to 15 and still the devices 0 to 7: the program ends with `invalid device ordinal`.
+
+    ## Example
+    ```python
+    import os
+
+    import torch
+
+
+    def choose_device():
+        rank = int(os.environ["RANK"])
+        return torch.device(f"cuda:{rank}")
+    ```
+
+    ## Use instead
+    ```python
+    import os
+
+    import torch
+
+
+    def choose_device():
+        local_rank = int(os.environ["LOCAL_RANK"])
+        return torch.device(f"cuda:{local_rank}")
+    ```
+
+    ## Limits
+    Silent where the rank is taken modulo the number of devices, where the program says that it stays on one machine
+    (`localhost`, `mp.spawn`), and where a rank is handed in.
+
+    Not proved by running: it needs a second node.
+
+    ## References
+    - [torchrun: environment variables](https://pytorch.org/docs/stable/elastic/run.html#environment-variables)
+    """
+
+    group = "distributed"
+    fixable = "never"
+
+    def check(self) -> None:
+        text = self.source.text
+        if not ("get_rank" in text or any(word in text for word in _VARIABLES)) or _ONE_MACHINE.search(text):
+            return
+        ranks = self._ranks()
+        for node, rank in self._devices_numbered():
+            found = self._global_rank(rank, ranks, self.flow.function(node))
+            if found is not None:
+                what = short(self.code(rank))
+                self.report(
+                    node,
+                    f"`{what}` counts the processes of all nodes, and devices are counted on each node by itself",
+                    notes=[self.note(found, "this is the rank among all; `LOCAL_RANK` is that on a node")],
+                )
+
+    def _ranks(self) -> dict[tuple[Function | None, str], cst.Call | cst.Subscript | None]:
+        """Names bound to the global rank and nothing else, by function; those bound to others, too, with ``None``."""
+        found: dict[tuple[Function | None, str], cst.Call | cst.Subscript | None] = {}
+        for assign in self.source.nodes_of(cst.Assign):
+            pairs = [(target.target, assign.value) for target in assign.targets]
+            for target, value in list(pairs):
+                if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+                    pairs += [(t.value, v.value) for t, v in zip(target.elements, value.elements, strict=False)]
+            for target, value in pairs:
+                name = dotted(target)
+                # gpu = int(os.environ["RANK"]) if ddp else 0: the other branch is no process of many
+                if name and not isinstance(value, cst.Integer | cst.UnaryOperation):
+                    key = (None if name.startswith("self.") else self.flow.function(assign), name)
+                    source = self._source(value)
+                    found[key] = source if key not in found or found[key] is source else None
+        return found
+
+    def _source(self, node: cst.BaseExpression) -> cst.Call | cst.Subscript | None:
+        """`dist.get_rank()`, `int(os.environ["RANK"])`, `os.getenv("RANK", 0)`."""
+        if isinstance(node, cst.Call) and dotted(node.func) == "int" and len(node.args) == 1:
+            return self._source(node.args[0].value)
+        if isinstance(node, cst.Call):
+            name = self.flow.name_of(node) or self.flow.scope.qualified(node.func)
+            if name in _RANKS:
+                return None if node.args else node  # get_rank(group) counts the processes of a group
+            if name in ("os.getenv", "os.environ.get") and node.args and _is_rank(node.args[0].value):
+                others = [self.code(arg.value) for arg in node.args[1:]]
+                return None if any("LOCAL" in code for code in others) else node
+        if isinstance(node, cst.Subscript) and self.flow.scope.qualified(node.value) == "os.environ":
+            index = node.slice[0].slice
+            return node if isinstance(index, cst.Index) and _is_rank(index.value) else None
+        return None
+
+    def _devices_numbered(self) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+        """Each expression that numbers a device, with the number."""
+        found: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
+        for text in self.source.nodes_of(cst.FormattedString):
+            first, last = text.parts[:1], text.parts[1:]
+            if len(last) == 1 and isinstance(first[0], cst.FormattedStringText) and first[0].value == "cuda:":
+                found += [(text, part.expression) for part in last if isinstance(part, cst.FormattedStringExpression)]
+        for call in self.flow.calls("torch.device"):
+            if len(call.args) == 2 and isinstance(call.args[0].value, cst.SimpleString):
+                found.append((call, call.args[1].value))
+        found += [(call, call.args[0].value) for call in self.flow.calls("torch.cuda.set_device") if call.args]
+        for call in self.source.nodes_of(cst.Call):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("to", "cuda") and len(call.args) == 1:
+                found.append((call, call.args[0].value))
+        for arg in self.source.nodes_of(cst.Arg):
+            named = arg.keyword is not None and arg.keyword.value == "device_ids"
+            if named and isinstance(arg.value, cst.List) and len(arg.value.elements) == 1:
+                found.append((arg.value, arg.value.elements[0].value))
+        return found
+
+    def _global_rank(
+        self,
+        rank: cst.BaseExpression,
+        ranks: dict[tuple[Function | None, str], cst.Call | cst.Subscript | None],
+        function: Function | None,
+    ) -> cst.CSTNode | None:
+        name = dotted(rank)
+        if not name:
+            return self._source(rank)  # torch.cuda.set_device(dist.get_rank())
+        around = function
+        while around is not None:
+            if (around, name) in ranks:
+                return None if self._narrowed(around, name) else ranks[around, name]
+            if name in around.param_names:
+                return None
+            around = around.outer
+        return ranks.get((None, name))
+
+    def _narrowed(self, function: Function, name: str) -> bool:
+        # rank %= torch.cuda.device_count()
+        return any(isinstance(n, cst.AugAssign) and dotted(n.target) == name for n in tree.walk(function.node.body))
+
+
+def _is_rank(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString) and node.evaluated_value in _VARIABLES

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow.names import dotted, target_names
+from devlint.rule import Rule
+from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, names_in, takes_more
+from devlint.rules._moves import short
+
+#: Libraries that tell samplers the epoch by themselves.
+_TOLD_BY_OTHERS = re.compile(r"\b(accelerate|lightning|pytorch_lightning|ignite|composer|deepspeed|transformers)\b")
+
+
+class MissingSetEpoch(Rule):
+    """A sampler that shuffles for several processes is never told the epoch, and gives the same order in each.
+
+    ## What it does
+    Reports a `DistributedSampler` that shuffles for a loader, in a file that trains for several epochs and never calls
+    `set_epoch`.
+
+    ## Why is this bad
+    The sampler shuffles with its seed and its epoch, so that all processes agree on the order. Until it is told another
+    epoch, that order is the same one in each: batches are made of the same samples again and again, and each process
+    sees the same part of the data for ever.
+
+    ## Example
+    ```python
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+
+    def train(model, dataset, optimizer, epochs):
+        loader = DataLoader(dataset, batch_size=64, sampler=DistributedSampler(dataset))
+        for epoch in range(epochs):
+            for x, y in loader:
+                optimizer.zero_grad()
+                model(x, y).backward()
+                optimizer.step()
+    ```
+
+    ## Use instead
+    ```python
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
+
+    def train(model, dataset, optimizer, epochs):
+        loader = DataLoader(dataset, batch_size=64, sampler=DistributedSampler(dataset))
+        for epoch in range(epochs):
+            loader.sampler.set_epoch(epoch)
+            for x, y in loader:
+                optimizer.zero_grad()
+                model(x, y).backward()
+                optimizer.step()
+    ```
+
+    ## Fix safety
+    The fix tells the sampler the epoch right before the loop over its loader. It is unsafe: the order of the data is
+    another one from the second epoch on. It is offered where both loops are in the function that makes the loader.
+
+    ## Limits
+    Silent for `shuffle=False`, for data whose name says that it is not trained on, where the file does not loop over
+    epochs and go backward itself, and where a library such as Lightning or accelerate sees to it.
+
+    ## References
+    - [torch.utils.data.distributed.DistributedSampler](https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler)
+    """
+
+    group = "distributed"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        text = self.source.text
+        if "DistributedSampler" not in text or "set_epoch" in text or "backward" not in text:
+            return
+        if any(_TOLD_BY_OTHERS.search(name) for name in self.flow.scope.imports.values()):
+            return  # accelerator.prepare(loader)
+        epochs = [loop for loop in self.source.nodes_of(cst.For) if self._counts_epochs(loop)]
+        if not epochs:
+            return
+        loaders = self.flow.calls("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+        for call in self.flow.calls(
+            "torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"
+        ):
+            if not self._shuffles(call):
+                continue
+            loader = next((each for each in loaders if self._is_for(call, each)), None)
+            if loader is None:
+                continue
+            here = [loop for loop in epochs if self.flow.function(loop) is self.flow.function(loader)]
+            if not self._is_not_trained_on(call, loader, makes_only=not here):
+                self._report(call, loader, here, epochs)
+
+    def _counts_epochs(self, loop: cst.For) -> bool:
+        names: set[str] = set()
+        target_names(loop.target, names)
+        return any("epoch" in name.lower() for name in names) or any(
+            "epoch" in name.lower() for name in names_in(loop.iter)
+        )
+
+    def _shuffles(self, sampler: cst.Call) -> bool:
+        if takes_more(sampler):
+            return False
+        shuffle, seed = argument(sampler, 3, "shuffle"), argument(sampler, 4, "seed")
+        # DistributedSampler(dataset, seed=epoch)
+        plain_seed = seed is None or not any("epoch" in name for name in names_in(seed))
+        return plain_seed and (shuffle is None or (isinstance(shuffle, cst.Name) and shuffle.value == "True"))
+
+    def _is_for(self, sampler: cst.Call, loader: cst.Call) -> bool:
+        given = argument(loader, 3, "sampler")
+        if given is None or self.flow.function(loader) is not self.flow.function(sampler):
+            return False
+        name = bound_name(self.flow, sampler)
+        return any(node is sampler for node in tree.walk(given)) or (bool(name) and dotted(given) == name)
+
+    def _is_not_trained_on(self, sampler: cst.Call, loader: cst.Call, *, makes_only: bool) -> bool:
+        data = [argument(sampler, 0, "dataset"), argument(loader, 0, "dataset")]
+        names = [bound_name(self.flow, sampler), bound_name(self.flow, loader), *(dotted(node) for node in data)]
+        function = self.flow.function(loader)
+        if makes_only and function is not None:
+            names.append(function.name)  # def make_test_loader(dataset):
+        return any(NOT_TRAINED_ON.search(name) for name in names)
+
+    def _report(self, sampler: cst.Call, loader: cst.Call, here: list[cst.For], epochs: list[cst.For]) -> None:
+        self.report(
+            sampler,
+            f"`{short(self.code(sampler))}` gives the same order in every epoch: nothing calls its `set_epoch`",
+            notes=[self.note((here or epochs)[0], "this loops over epochs")],
+            fix=self._fix(loader, here),
+        )
+
+    def _fix(self, loader: cst.Call, epochs: list[cst.For]) -> Fix | None:
+        name = bound_name(self.flow, loader)
+        for loop in epochs if name else ():
+            if not isinstance(loop.target, cst.Name):
+                continue
+            for inner in tree.walk(loop.body):
+                if isinstance(inner, cst.For) and name in {dotted(n) for n in _iterated(inner.iter)}:
+                    line = self.insert_statement(inner, f"{name}.sampler.set_epoch({loop.target.value})")
+                    return self.fix("tell the sampler the epoch", line, safe=False) if line is not None else None
+        return None
+
+
+def _iterated(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """``loader`` of ``enumerate(tqdm(loader))``."""
+    found = [node]
+    while isinstance(node, cst.Call) and node.args:
+        node = node.args[0].value
+        found.append(node)
+    return found

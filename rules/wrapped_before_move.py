@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.facts import Move
+from devlint.flow.names import dotted
+from devlint.flow.value import MODULE
+from devlint.rule import Rule
+from devlint.rules._distributed import argument, bound_name, is_none, wrappings
+from devlint.rules._moves import short
+from devlint.rules._places import origin_note
+
+
+class WrappedBeforeMove(Rule):
+    """A model is wrapped in `DistributedDataParallel` while it is still on the host.
+
+    ## What it does
+    Reports `DistributedDataParallel(model, device_ids=[...])` where the model is on the host, and a wrapped model that
+    is moved to a device afterwards.
+
+    ## Why is this bad
+    `DistributedDataParallel` looks at where the parameters are when it is built: with `device_ids` it refuses a model
+    on the host. Without, it agrees on the parameters over the host, and its buckets and hooks are made for the host;
+    parameters that move afterwards are not those that it reduces. PyTorch asks for the move first.
+
+    ## Example
+    ```python
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+
+    def build(local_rank):
+        model = nn.Linear(8, 8)
+        return DistributedDataParallel(model, device_ids=[local_rank])
+    ```
+
+    ## Use instead
+    ```python
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+
+    def build(local_rank):
+        model = nn.Linear(8, 8)
+        return DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])
+    ```
+
+    ## Fix safety
+    The fix moves the model to the device that `device_ids` names. It is unsafe: an optimizer that was built before may
+    have state on the host.
+
+    ## Limits
+    Silent where it is not known where the model is and nothing moves it afterwards in the same function.
+
+    Not proved by running: it takes a process group on a device.
+
+    ## References
+    - [torch.nn.parallel.DistributedDataParallel](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
+    """
+
+    group = "distributed"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        for call in wrappings(self.flow):
+            model = argument(call, 0, "module")
+            if model is None:
+                continue
+            value = self.flow.value(model)
+            ids = argument(call, 1, "device_ids")
+            if value.kind == MODULE and value.place.is_host and not is_none(ids):
+                self.report(
+                    call,
+                    f"`{short(self.code(model))}` is on the host, and `device_ids` says that it is on a device",
+                    notes=origin_note(self, f"`{short(self.code(model))}`", value),
+                    fix=self._fix(model, ids),
+                )
+                continue
+            move = self._moved_after(call)
+            # model = DDP(model.to(device)); model.to(device)   is there already
+            if move is not None and not value.place.is_there:
+                self.report(
+                    call,
+                    f"`{short(self.code(model))}` is wrapped before it is moved to its device",
+                    notes=[self.note(move.node, "it is moved here")],
+                )
+
+    def _moved_after(self, call: cst.Call) -> Move | None:
+        """`model = DDP(model); model.to(device)`, `DDP(model).cuda()`."""
+        name, function = bound_name(self.flow, call), self.flow.function(call)
+        for move in self.flow.facts.moves.values():
+            if not move.target.is_there:
+                continue
+            if move.receiver is call:
+                return move
+            same = bool(name) and dotted(move.receiver) == name and self.flow.function(move.node) is function
+            if same and self.source.offsets(move.node)[0] > self.source.offsets(call)[0]:
+                return move
+        return None
+
+    def _fix(self, model: cst.BaseExpression, ids: cst.BaseExpression | None) -> Fix | None:
+        if not isinstance(ids, cst.List) or len(ids.elements) != 1 or not isinstance(model, cst.Name):
+            return None
+        device = self.code(ids.elements[0].value)
+        return self.fix("move the model first", self.insert_after(model, f".to({device})"), safe=False)
