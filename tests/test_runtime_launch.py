@@ -378,6 +378,14 @@ def test_without_torch_one_is_told_how_to_get_it(project, monkeypatch):
     assert (code, stderr) == (2, 'error: torch is not installed: `pip install "devlint[runtime]"`\n')
 
 
+def test_a_torch_that_cannot_be_imported_is_named(project, monkeypatch):
+    write(project, "here.py", "print('run')")
+    write(project, "torch/__init__.py", "raise OSError('libcudart.so.12: cannot open shared object file')")
+    got = run("here.py")
+    said = "error: torch cannot be imported: libcudart.so.12: cannot open shared object file\n"
+    assert (got.returncode, got.stdout, got.stderr) == (2, "", said)
+
+
 def test_a_torch_that_is_too_old_is_named(project, monkeypatch):
     import torch
 

@@ -226,11 +226,20 @@ def test_wrong_arguments_of_the_marker_fail_the_test_and_are_named(run):
     result.stdout.fnmatch_lines(["*max_sinks*", "*`max_syncs` is a number from 0*", "*takes its arguments by name*"])
 
 
-def test_without_torch_one_is_told_how_to_get_it(run, monkeypatch):
+@pytest.mark.parametrize("option", ["--simulate-gpus=1", "--device-guard"])
+def test_without_torch_one_is_told_how_to_get_it(run, monkeypatch, option):
     monkeypatch.setitem(sys.modules, "torch", None)
-    result = run("", "--simulate-gpus", "1")
+    result = run("", option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(['*torch is not installed: `pip install "devlint*runtime*"`*'])
+
+
+def test_without_torch_a_test_that_asks_for_a_guard_fails_in_one_line(pytester, monkeypatch):
+    pytester.makepyfile("def test_it(device_guard): pass")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = pytester.runpytest_inprocess()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["devlint: torch is not installed: *"])
 
 
 def test_workers_of_xdist_have_the_devices_and_the_guard(pytester):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from devlint.runtime import require_torch
 from devlint.runtime.errors import BudgetExceeded
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if asked.simulate_gpus is not None:
         kind, count = _devices(asked.simulate_gpus)
         if not _only_hands_out(early_config):
-            _import_torch()
+            _require_torch_for_all()
             from devlint.runtime.simulator import simulate
 
             machine = ExitStack()
@@ -53,6 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "device_guard(max_syncs=..., on=..., ...): run the test under devlint.guard with these arguments"
     )
+    if config.getoption("device_guard") and not _only_hands_out(config):
+        _require_torch_for_all()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,7 +91,10 @@ def _guard_of(item: pytest.Item, asked: bool = False) -> Guard | None:
     if marker is None and not asked and not item.config.getoption("device_guard") and _guard_key not in item.stash:
         return None
     if _guard_key not in item.stash:
-        _import_torch()
+        try:
+            require_torch()
+        except ImportError as error:
+            pytest.fail(f"devlint: {error}", pytrace=False)
         from devlint.runtime.guard import guard
 
         if marker is not None and marker.args:
@@ -115,9 +121,7 @@ def _only_hands_out(config: pytest.Config) -> bool:
     return bool(handed_out) and "PYTEST_XDIST_WORKER" not in os.environ
 
 
-def _import_torch() -> None:
-    from devlint.runtime import require_torch
-
+def _require_torch_for_all() -> None:
     try:
         require_torch()
     except ImportError as error:
