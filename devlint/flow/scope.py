@@ -349,21 +349,18 @@ class Scope:
                     cls.project_bases.append(name)
         for cls in self.classes.values():
             outside = {name for c in cls.lineage for name in c.bases}
+            makes_layers = bool(outside) and "forward" in cls.methods and _makes_layers(cls)
+            alone = is_module(outside) or makes_layers
             ends, known = outside, outside
             if self.project is not None:
                 for known_base in [name for c in cls.lineage for name in c.project_bases]:
                     ancestry = self.project.ancestry(known_base)
-                    if is_module(ancestry.outside) and not is_module(outside):
+                    if is_module(ancestry.outside) and not alone:
                         cls.learned_from = cls.learned_from or known_base
                     ends = ends - {known_base} | ancestry.outside
                     known = known | ancestry.known | ancestry.outside
             cls.is_dataset = _is_dataset(known)
-            cls.is_module = is_module(ends) or (
-                bool(outside)
-                and "forward" in cls.methods
-                and cls.find_method("__init__") is not None
-                and _makes_layers(cls)
-            )
+            cls.is_module = is_module(ends) or makes_layers
 
     @property
     def wraps_models(self) -> bool:
