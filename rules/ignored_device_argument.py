@@ -270,6 +270,8 @@ class IgnoredDeviceArgument(Rule):
         if not constants or _spread(self._constant(use) for use in constants):
             return
         named = [use for use in found if "." in use.path and names_device(use.path.rpartition(".")[2])]
+        # x = torch.rand(3, device="cuda"); y = torch.rand(3, device=x.device)
+        named = [use for use in named if use.target is None or self.flow.value(use.target).place.kind != "fixed"]
         if not named or len({use.path for use in named}) > 1:
             return
         path = named[0].path
