@@ -83,10 +83,12 @@ class GlobalRankAsDevice(Rule):
         """Names bound to the global rank and nothing else, by function; those bound to others, too, with ``None``."""
         found: dict[tuple[Function | None, str], cst.Call | cst.Subscript | None] = {}
         for assign in self.source.nodes_of(cst.Assign):
-            pairs = [(target.target, assign.value) for target in assign.targets]
-            for target, value in list(pairs):
-                if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
-                    pairs += [(t.value, v.value) for t, v in zip(target.elements, value.elements, strict=False)]
+            pairs: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
+            for each in assign.targets:
+                pairs.append((each.target, assign.value))
+                if isinstance(each.target, cst.Tuple) and isinstance(assign.value, cst.Tuple):
+                    both = zip(each.target.elements, assign.value.elements, strict=False)
+                    pairs += [(target.value, value.value) for target, value in both]
             for target, value in pairs:
                 name = dotted(target)
                 # gpu = int(os.environ["RANK"]) if ddp else 0: the other branch is no process of many
