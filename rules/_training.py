@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -229,6 +228,3 @@ def runs_few_times(loop: Loop) -> bool:
         bounds = [arg.value for arg in loop.iter.args]
         return all(isinstance(bound, cst.Integer) and bound.evaluated_value <= _FEW for bound in bounds)
     return isinstance(loop, cst.For) and isinstance(loop.iter, cst.Tuple | cst.List)
-
-
-EPOCH = re.compile(r"epoch", re.I)

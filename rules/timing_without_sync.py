@@ -74,8 +74,8 @@ class TimingWithoutSync(Rule):
 
     ## Limits
     Silent where anything in between may wait, functions that are not seen included, where the time is that of a whole
-    pass over a loader, and where nothing says that the work is done on a device. CUDA lets only so much queue up (about
-    a thousand operations), so that the time of a long loop is only partly wrong.
+    pass over a loader, and where nothing says that the work is done on a device. Where so much is queued that the host
+    has to wait for room, the time is only partly wrong.
 
     Not proved by running: an imaginary device does its work at once, and a time on a real one is no result to compare.
 

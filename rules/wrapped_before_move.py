@@ -20,9 +20,9 @@ class WrappedBeforeMove(Rule):
     is moved to a device afterwards.
 
     ## Why is this bad
-    `DistributedDataParallel` looks at where the parameters are when it is built: with `device_ids` it refuses a model
-    on the host. Without, it agrees on the parameters over the host, and its buckets and hooks are made for the host;
-    parameters that move afterwards are not those that it reduces. PyTorch asks for the move first.
+    `DistributedDataParallel` looks at where the parameters are when it is built. With `device_ids` it refuses a model
+    on the host. Without, it makes what it gathers gradients in on the host, and its documentation asks never to change
+    the parameters afterwards: what it reduces would no longer match them.
 
     ## Example
     ```python
