@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import libcst as cst
 
-from devlint.flow import elsewhere
+from devlint.flow import elsewhere, steps
 from devlint.flow import torch_table as table
 from devlint.flow.elsewhere import Elsewhere
 from devlint.flow.facts import Facts, Move
@@ -23,7 +23,7 @@ from devlint.flow.loops import Loop, loop_of
 from devlint.flow.outline import CLASS as CLASS_KIND
 from devlint.flow.outline import VARIABLE
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
-from devlint.flow.scope import CONSTRUCTOR, Class, Function, Scope, is_module
+from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, Class, Function, Scope, is_module
 from devlint.flow.statements import execute_block
 from devlint.flow.value import (
     DATA,
@@ -87,6 +87,7 @@ class Flow:
         self._heirs: dict[tuple[Class, str], Class | None] = {}
         self._running: set[Function] = set()
         self.loops: dict[cst.CSTNode, Loop] = {}  # those that were asked for
+        self._steps: frozenset[Function] | None = None
         self.parts: dict[object, set[object]] = {}  # modules by identity, and those put into them
         self.bound_in_loops: dict[cst.CSTNode, set[str]] = {}
         self.lambdas: list[cst.Lambda] = []  # being called, the innermost last
@@ -154,6 +155,15 @@ class Flow:
         while current is not None and type(current) is not cst.FunctionDef:
             current = parents.get(current)
         return self.scope.functions.get(current) if current is not None else None
+
+    def runs_each_step(self, node: cst.CSTNode) -> bool:
+        """Whether each call of a module's ``forward`` or ``training_step`` evaluates a node."""
+        function = self.function(node)
+        if function is None or function.role != DEVICE_SIDE:
+            return False
+        if self._steps is None:
+            self._steps = steps.functions(self)
+        return function in self._steps and steps.runs_each_time(self, function, node)
 
     def describe(self) -> Iterator[tuple[cst.CSTNode, str]]:
         """Every expression the flow has an opinion on, with that opinion."""

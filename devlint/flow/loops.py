@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import libcst as cst
 
@@ -252,10 +252,10 @@ def runs_sometimes(flow: Flow, node: cst.CSTNode, loop: Loop) -> bool:
         if isinstance(current, cst.ExceptHandler | cst.ExceptStarHandler | cst.MatchCase):
             return True
         if type(current) is cst.If or type(current) is cst.IfExp:
-            if child is not current.test and not _steady(current.test, loop):
+            if child is not current.test and not steady(current.test, loop):
                 return True
         elif type(current) is cst.BooleanOperation:
-            if child is current.right and not _steady(current.left, loop):
+            if child is current.right and not steady(current.left, loop):
                 return True
         elif type(current) is cst.IndentedBlock and _skipped_or_left(current.body, child):
             return True
@@ -272,30 +272,37 @@ _OCCASION = re.compile(
 _SAME_ALL_RUN = re.compile(r"^(isinstance|hasattr|callable|len|\w*main_process|\w*rank|is_\w+)$")
 
 
-def _steady(test: cst.BaseExpression, loop: Loop) -> bool:
-    """Whether a test comes out the same in (nearly) every iteration."""
+class Binding(Protocol):
+    """Code that runs again and again: a loop, a function."""
+
+    def binds(self, path: str) -> bool:
+        """Whether it binds the path, or a name that it starts with, anew."""
+
+
+def steady(test: cst.BaseExpression, loop: Binding) -> bool:
+    """Whether a test comes out the same (nearly) every time that the code around it runs."""
     if type(test) is cst.Name or type(test) is cst.Attribute:
         path = dotted(test)
         return bool(path) and not loop.binds(path) and not _OCCASION.search(path.rpartition(".")[2])
     if type(test) is cst.UnaryOperation:
-        return _steady(test.expression, loop)
+        return steady(test.expression, loop)
     if type(test) is cst.BooleanOperation:
-        return _steady(test.left, loop) and _steady(test.right, loop)
+        return steady(test.left, loop) and steady(test.right, loop)
     if type(test) is cst.Comparison:
         if len(test.comparisons) == 1 and type(test.comparisons[0].operator) is cst.IsNot:
             return True  # `if loss is not None`, `if writer is not None`
-        return _steady(test.left, loop) and all(_steady(c.comparator, loop) for c in test.comparisons)
+        return steady(test.left, loop) and all(steady(c.comparator, loop) for c in test.comparisons)
     if type(test) is cst.Call:
         name = dotted(test.func).rpartition(".")[2]
         if name == "isinstance":
             return True
-        return bool(_SAME_ALL_RUN.match(name)) and all(_steady(arg.value, loop) for arg in test.args)
+        return bool(_SAME_ALL_RUN.match(name)) and all(steady(arg.value, loop) for arg in test.args)
     if type(test) is cst.Subscript:
-        return _steady(test.value, loop) and all(
-            type(item.slice) is cst.Index and _steady(item.slice.value, loop) for item in test.slice
+        return steady(test.value, loop) and all(
+            type(item.slice) is cst.Index and steady(item.slice.value, loop) for item in test.slice
         )
     if type(test) is cst.Tuple or type(test) is cst.List or type(test) is cst.Set:
-        return all(_steady(item.value, loop) for item in test.elements)
+        return all(steady(item.value, loop) for item in test.elements)
     if type(test) is cst.SimpleString:
         return not _OCCASION.search(test.value)
     return type(test) is cst.Integer or type(test) is cst.Float

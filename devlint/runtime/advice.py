@@ -10,6 +10,7 @@ from typing import Final
 ADVICE: Final = {
     "blocking-copy-from-pinned": "pass `non_blocking=True`: the source is pinned, so the host need not wait",
     "cached-device-tensor": "drop the cache, or keep results on the object that they belong to",
+    "constant-rebuilt-in-forward": "register the constant as a buffer",
     "copy-out-of-meta": "use `to_empty(device=...)`, then load the weights",
     "create-then-move": "pass `device=` where it is made",
     "cuda-in-worker": "keep device work out of forked workers, or start them with `spawn`",
@@ -34,6 +35,7 @@ ADVICE: Final = {
     "pinned-then-copied": "drop `pin_memory()`, or let the loader pin while the host does something else",
     "rank-device-not-set": "call `torch.cuda.set_device(local_rank)` first",
     "redundant-move": "drop the move: it is there already",
+    "reduced-on-host": "reduce it on the device, and copy the result",
     "retained-graph": "keep `loss.detach()`, not `loss`",
     "round-trip-copy": "leave it on the device",
     "synchronize-in-loop": "synchronize only around what is timed",

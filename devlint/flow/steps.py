@@ -1,0 +1,103 @@
+"""Steps: what runs in each call of a module's ``forward`` or ``training_step``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.loops import leaves, steady
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, Function
+
+if TYPE_CHECKING:
+    from devlint.flow import Flow
+
+_STEPS = ("forward", "training_step")
+
+
+def functions(flow: Flow) -> frozenset[Function]:
+    """The functions of the file that run in each call of ``forward`` or ``training_step`` of one of its modules."""
+    todo = [
+        f
+        for f in flow.scope.functions.values()
+        if f.name in _STEPS and f.cls is not None and f.cls.is_module and not f.is_static
+    ]
+    seen = set(todo)
+    while todo:
+        function = todo.pop()
+        for node in tree.walk(function.node.body):
+            called = _called(flow, function, node) if type(node) is cst.Call else None
+            if called is not None and called not in seen and runs_each_time(flow, function, node):
+                seen.add(called)
+                todo.append(called)
+    return frozenset(f for f in seen if f.role == DEVICE_SIDE)
+
+
+def _called(flow: Flow, function: Function, call: cst.Call) -> Function | None:
+    """The function or method of the file that a call calls by name."""
+    name = dotted(call.func)
+    if name.startswith("self.") and function.cls is not None:
+        return function.cls.find_method(name[5:])
+    return flow.scope.function_names.get(name)
+
+
+def runs_each_time(flow: Flow, function: Function, node: cst.CSTNode) -> bool:
+    """Whether (nearly) each call of a function evaluates a node of it: no test that may come out otherwise is in the
+    way, no handler, and no cache that is filled already."""
+    parents, fixed = flow.source.parents, _Fixed(function)
+    child, current = node, parents[node]
+    while child is not function.node:
+        if isinstance(
+            current, cst.ExceptHandler | cst.ExceptStarHandler | cst.MatchCase | cst.Assert | cst.Lambda | cst.Raise
+        ):
+            return False
+        if type(current) is cst.FunctionDef and current is not function.node:
+            return False
+        if type(current) is cst.If or type(current) is cst.IfExp:
+            if child is not current.test and (_asks_compiler(current.test) or not steady(current.test, fixed)):
+                return False
+        elif type(current) is cst.BooleanOperation:
+            if child is current.right and not steady(current.left, fixed):
+                return False
+        elif type(current) is cst.IndentedBlock and _may_have_left(current, child, fixed):
+            return False
+        child, current = current, parents[current]
+    return True
+
+
+def _asks_compiler(test: cst.BaseExpression) -> bool:
+    """``if not torch.compiler.is_compiling():``"""
+    return any(type(n) is cst.Name and n.value in _COMPILING for n in tree.walk(test))
+
+
+_COMPILING = frozenset({"is_compiling", "is_dynamo_compiling", "is_scripting", "is_tracing", "is_exporting"})
+
+
+class _Fixed:
+    """Names of a function that keep their values from call to call: its settings, not what it or a method binds."""
+
+    def __init__(self, function: Function) -> None:
+        self._bound = set(function.assigned)
+        for cls in function.cls.lineage if function.cls is not None else ():
+            for method in cls.methods.values():
+                if method.role != CONSTRUCTOR:
+                    self._bound |= {f"self.{name}" for name in method.stores}
+
+    def binds(self, path: str) -> bool:
+        """Whether the path, or a name that it starts with, may be bound anew."""
+        parts = path.split(".")
+        return any(".".join(parts[: n + 1]) in self._bound for n in range(len(parts)))
+
+
+def _may_have_left(block: cst.IndentedBlock, here: cst.CSTNode, fixed: _Fixed) -> bool:
+    """Whether `if self.cached is not None: return self.cached` stands above."""
+    for statement in block.body:
+        if statement is here:
+            return False
+        if type(statement) is cst.If and statement.body.body and leaves(statement.body.body[-1]):
+            paths = [dotted(n) for n in tree.walk(statement.test) if type(n) is cst.Attribute]
+            if any(p.startswith("self.") and (fixed.binds(p) or "cache" in p) for p in paths):
+                return True
+    return False

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.flow.facts import Move
+from devlint.flow.names import dotted
+from devlint.flow.place import Place
+from devlint.flow.scope import CONSTRUCTOR
+from devlint.rule import Rule
+from devlint.rules._moves import has_memory_of_its_own, short
+from devlint.rules._places import where
+
+
+class ConstantRebuiltInForward(Rule):
+    """Each call of `forward` copies the same constant from the host to the device.
+
+    ## What it does
+    Reports, in `forward` or `training_step` of a module and in what these call: `torch.tensor(...)` of constants that
+    is made on a device or moved there, and the move of a tensor that the constructor left on the host as an attribute
+    (`self.mean.to(x.device)`), where each call comes by it.
+
+    ## Why is this bad
+    Each call copies the same bytes from pageable memory, for which the host waits until the device has done all that it
+    was given before. A buffer is copied once, with the module.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Normalize(nn.Module):
+        def forward(self, x: torch.Tensor):
+            mean = torch.tensor([0.485, 0.456, 0.406], device=x.device)
+            return x - mean[:, None, None]
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Normalize(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]), persistent=False)
+
+        def forward(self, x: torch.Tensor):
+            return x - self.mean[:, None, None]
+    ```
+
+    ## Fix safety
+    No fix is offered. Register a buffer; for a single number use the number itself, or `torch.zeros(())` and
+    `torch.full((), value)` with `device=`, which fill memory there and copy nothing.
+
+    ## Limits
+    Silent where the module keeps the copy (`self.mean = self.mean.to(x.device)`), where the numbers are not the same in
+    each call, under tests that may come out otherwise, and for `torch.zeros`, `torch.arange` and their kin, which
+    copy nothing.
+
+    ## References
+    - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
+    - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device)
+    """
+
+    group = "performance"
+
+    def check(self) -> None:
+        for call in self.flow.calls("torch.tensor", "torch.as_tensor", "torch.asarray"):
+            if call.args and not call.args[0].star and self._is_constant(call.args[0].value):
+                self._built(call)
+        for move in self.flow.facts.moves.values():
+            if move.value.is_tensor and move.value.attr is not None and self._keeps_on_host(move):
+                name = short(self.code(move.receiver))
+                self._report(move.node, f"`{name}` stays on the host, and is copied to", move.target)
+
+    def _built(self, call: cst.Call) -> None:
+        attribute = self.parent(call)
+        above = self.parent(attribute) if isinstance(attribute, cst.Attribute) else None
+        moved = self.flow.move(above) if above is not None else None
+        place = moved.target if moved is not None else self.flow.value(call).place
+        if has_memory_of_its_own(place):
+            code = short(self.code(call.args[0].value))
+            self._report(call, f"`{code}` is copied to", place)
+
+    def _report(self, node: cst.Call, said: str, place: Place) -> None:
+        if not self.flow.runs_each_step(node):
+            return
+        function = self.flow.function(node)
+        assert function is not None
+        self.report(node, f"{said} {where(place)} by each call of `{function.name}`")
+
+    def _keeps_on_host(self, move: Move) -> bool:
+        """Whether an attribute is set by constructors alone, and only a copy of it is on the device."""
+        if not (move.value.place.is_host and has_memory_of_its_own(move.target)) or move.value.grad:
+            return False
+        path = dotted(move.receiver)
+        function = self.flow.function(move.node)
+        cls = function.cls if function is not None else None
+        if not path.startswith("self.") or path.count(".") != 1 or cls is None or not cls.is_module:
+            return False
+        name = path[5:]
+        for owner in {*cls.lineage, *cls.descendants}:
+            for method in owner.methods.values():
+                # def _apply(self, fn): self.mean = fn(self.mean)
+                if method.name == "_apply" or (name in method.stores and method.role != CONSTRUCTOR):
+                    return False
+        return True
+
+    def _is_constant(self, node: cst.BaseExpression) -> bool:
+        """A number, or a list of numbers, that the code writes out."""
+        if isinstance(node, cst.Integer | cst.Float):
+            return True
+        if isinstance(node, cst.Name):
+            return node.value in ("True", "False")
+        if isinstance(node, cst.UnaryOperation):
+            return self._is_constant(node.expression)
+        if isinstance(node, cst.BinaryOperation):
+            return self._is_constant(node.left) and self._is_constant(node.right)
+        if isinstance(node, cst.List | cst.Tuple):
+            return bool(node.elements) and all(
+                isinstance(item, cst.Element) and self._is_constant(item.value) for item in node.elements
+            )
+        if isinstance(node, cst.Call):
+            return (
+                dotted(node.func) == "float"
+                and len(node.args) == 1
+                and isinstance(node.args[0].value, cst.SimpleString)
+            )
+        return dotted(node) in ("math.pi", "math.e", "math.inf", "np.pi", "numpy.pi", "torch.inf", "torch.pi")

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.facts import Move
+from devlint.flow.loops import working_loop
+from devlint.rule import Rule
+from devlint.rules._moves import short
+from devlint.rules._places import origin_note
+
+
+class ReducedOnHost(Rule):
+    """A whole tensor is copied to the host, which then computes a much smaller one from it.
+
+    ## What it does
+    Reports `x.cpu().mean()`, `x.cpu().numpy().argmax(1)`, `np.max(x.cpu().numpy())` and the like, in a loop that drives
+    a device or in `forward`, where `x` lives on a device and the copy is used for nothing else.
+
+    ## Why is this bad
+    All of the tensor goes over the bus, where its sum or its largest index would have done, and the host computes what
+    the device computes faster.
+
+    ## Example
+    ```python
+    import torch
+
+
+    @torch.no_grad()
+    def predict(model, loader, device):
+        found = []
+        for x in loader:
+            found.append(model(x.to(device)).cpu().argmax(dim=1))
+        return torch.cat(found)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    @torch.no_grad()
+    def predict(model, loader, device):
+        found = []
+        for x in loader:
+            found.append(model(x.to(device)).argmax(dim=1).cpu())
+        return torch.cat(found)
+    ```
+
+    ## Fix safety
+    The fix swaps the two calls. It is unsafe: a device adds in another order than the host does, so that the last
+    digits of a sum may differ. For numpy's functions no fix is offered.
+
+    ## Limits
+    Silent for single values, where the type is changed on the host first (`x.cpu().double().mean()`), where the copy
+    has a name, and outside of loops.
+    Not proved by running: there is one copy either way, and what shrinks is its size, of which proofs say nothing.
+
+    ## References
+    - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
+    """
+
+    group = "performance"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        for move in self.flow.facts.moves.values():
+            value = move.value
+            if not (move.target.is_host and value.holds_tensors and value.place.is_there) or value.zero:
+                continue
+            reduced = self._reduced(move)
+            if reduced is None:
+                continue
+            loop = working_loop(self.flow, move.node)
+            if (loop is None or not loop.works) and not self.flow.runs_each_step(move.node):
+                continue
+            self._report(move, reduced)
+
+    def _reduced(self, move: Move) -> cst.Call | None:
+        """The call that makes a smaller tensor or array of the copy, and of nothing else."""
+        node: cst.BaseExpression = move.node
+        while True:
+            above = self.parent(node)
+            call = self.parent(above) if above is not None else None
+            if not isinstance(call, cst.Call):
+                return None
+            if isinstance(above, cst.Arg):
+                # np.mean(x.cpu().numpy())
+                package, _, name = self.flow.name_of(call).rpartition(".")
+                return call if package in ("numpy", "torch") and name in _REDUCING and call.args[0] is above else None
+            if not isinstance(above, cst.Attribute) or call.func is not above:
+                return None
+            if above.attr.value in _REDUCING:
+                return call
+            if above.attr.value not in ("detach", "numpy"):
+                return None
+            node = call
+
+    def _report(self, move: Move, reduced: cst.Call) -> None:
+        name = short(self.code(move.receiver))
+        by = reduced.func.attr.value if isinstance(reduced.func, cst.Attribute) else short(self.code(reduced.func))
+        self.report(
+            reduced,
+            f"all of `{name}` is copied to the host, only for `{by}` to make less of it",
+            notes=origin_note(self, f"`{name}`", move.value),
+            fix=self._fix(move, reduced),
+        )
+
+    def _fix(self, move: Move, reduced: cst.Call) -> Fix | None:
+        """`x.cpu().mean()` -> `x.mean().cpu()`"""
+        if not isinstance(reduced.func, cst.Attribute) or reduced.func.value is not move.node or move.node.lpar:
+            return None
+        if reduced.func.attr.value in _GIVING_PAIRS and reduced.args:
+            return None
+        _, start = self.source.offsets(move.receiver, outer=True)
+        _, end = self.source.offsets(move.node)
+        copy = self.source.text[start:end]
+        if "#" in copy or "\n" in copy:
+            return None
+        return self.fix(
+            "reduce it first", self.replace_between(start, end, ""), self.insert_after(reduced, copy), safe=False
+        )
+
+
+_REDUCING = frozenset("mean sum max min amax amin argmax argmin norm std var any all prod median".split())
+#: With ``dim`` they give values and indices.
+_GIVING_PAIRS = frozenset({"max", "min", "median"})

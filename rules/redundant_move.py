@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.facts import Move
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import target_names
+from devlint.flow.value import TENSOR
+from devlint.rule import Rule
+from devlint.rules._moves import destination, short
+from devlint.rules._places import last_word, origin_note
+
+
+class RedundantMove(Rule):
+    """A tensor is moved to where it surely is already, or to two devices in a row.
+
+    ## What it does
+    Reports `.to(device)` and `.cuda()` on a tensor that was made or moved there in the same function
+    (`torch.zeros(n, device=device).to(device)`), and `x.cuda().to(device)`.
+
+    ## Why is this bad
+    A tensor that is there already is handed back as it is: nothing is copied, but the reader is told otherwise, and
+    where the first of two devices is another one, the copy to it was for nothing.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def mask(n, device):
+        return torch.ones(n, n, device=device).to(device)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def mask(n, device):
+        return torch.ones(n, n, device=device)
+    ```
+
+    ## Fix safety
+    The fix drops the move, or the first of two. It is safe: the result is the same tensor.
+
+    ## Limits
+    Silent where the move changes the type, too; for modules that are there already (parts may have been added since);
+    for what comes out of modules, whose parts may be spread over devices; where the name of the device is bound more
+    than once; and where only some ways through the code have moved the tensor.
+    Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
+
+    ## References
+    - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
+    """
+
+    group = "performance"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        for move in self.flow.facts.moves.values():
+            if not move.target.is_there or isinstance(self.parent(move.node), cst.Expr):
+                continue  # x.to(device) as a statement is discarded-move
+            first = self.flow.move(move.receiver)
+            if first is not None and first.target.is_there:
+                self._report_twice(first, move)
+            elif self._is_there(move):
+                self._report_there(move)
+
+    def _is_there(self, move: Move) -> bool:
+        value, place = move.value, move.target
+        if value.kind != TENSOR or value.place != place or not place.name or place.name == "self":
+            return False  # h = self.conv(x); h.to(self.weight.device)   parts of a model may be on several devices
+        if isinstance(value.origin, cst.Param) or not self._moves_only(move):
+            return False
+        named = names_device(last_word(place.name))
+        return not named or self._bindings(move.node, place.name.partition(".")[0]) <= 1
+
+    def _moves_only(self, move: Move) -> bool:
+        """Whether the call asks for a device and nothing else: `x.to(y)` and `x.to(device, dtype)` change the type."""
+        if move.target_node is not None and self.flow.value(move.target_node).holds_tensors:
+            return False
+        return all(
+            arg.value is move.target_node or (arg.keyword is not None and arg.keyword.value == "non_blocking")
+            for arg in move.node.args
+        )
+
+    def _bindings(self, at: cst.CSTNode, name: str) -> int:
+        """How often the function binds the name that stands for a device, as a parameter or by assignment."""
+        function = self.flow.function(at)
+        count = int(function is not None and name in function.param_names)
+        for assign in self.source.nodes_of(cst.AssignTarget):
+            names: set[str] = set()
+            target_names(assign.target, names)
+            count += name in names and self.flow.function(assign) is function
+        return count
+
+    def _report_there(self, move: Move) -> None:
+        name = short(self.code(move.receiver))
+        self.report(
+            move.node,
+            f"`{name}` is on {destination(self, move)} already: this moves nothing",
+            notes=origin_note(self, f"`{name}`", move.value),
+            fix=self._drop(move, "drop the move"),
+        )
+
+    def _report_twice(self, first: Move, move: Move) -> None:
+        name = short(self.code(first.receiver))
+        where_first, where_then = destination(self, first), destination(self, move)
+        twice = "twice in a row" if where_first == where_then else f"and then to {where_then}"
+        plain = self._moves_only(first)
+        self.report(
+            move.node,
+            f"`{name}` is moved to {where_first}, {twice}",
+            fix=self._drop(first, "drop the first move") if plain else None,
+        )
+
+    def _drop(self, move: Move, title: str) -> Fix | None:
+        _, kept = self.source.offsets(move.receiver, outer=True)
+        _, end = self.source.offsets(move.node)
+        if "#" in self.source.text[kept:end] or move.node.lpar:
+            return None
+        line = self.parent(self.parent(move.node) or move.node)
+        if not isinstance(line, cst.SimpleStatementLine) or not self._only_rebinds(move, line):
+            return self.fix(title, self.replace_between(kept, end, ""), safe=True)
+        block = self.parent(line)
+        if not isinstance(block, cst.IndentedBlock | cst.Module) or len(block.body) == 1:
+            return None
+        comment = line.trailing_whitespace.comment
+        if comment is None:
+            return self.fix(title, self.delete_line(line), safe=True)
+        start, _ = self.source.offsets(line.body[0])
+        return self.fix(title, self.replace_between(start, self.source.offsets(comment)[0], ""), safe=True)
+
+    def _only_rebinds(self, move: Move, line: cst.SimpleStatementLine) -> bool:
+        """`x = x.to(device)`, alone on its line."""
+        assign = line.body[0]
+        return (
+            len(line.body) == 1
+            and isinstance(assign, cst.Assign)
+            and len(assign.targets) == 1
+            and isinstance(assign.targets[0].target, cst.Name)
+            and isinstance(move.receiver, cst.Name)
+            and assign.targets[0].target.value == move.receiver.value
+            and assign.value is move.node
+        )

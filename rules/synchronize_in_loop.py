@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
+from devlint.rule import Rule
+
+
+class SynchronizeInLoop(Rule):
+    """A loop that drives the device stops for it, or throws its memory pool away, in every iteration.
+
+    ## What it does
+    Reports `torch.cuda.synchronize()`, `torch.cuda.empty_cache()`, `gc.collect()`, and the same of other accelerators,
+    in every iteration of a loop that calls a model, `backward()` or an optimizer.
+
+    ## Why is this bad
+    Work for a device is queued, and the host runs ahead to prepare the next steps. `synchronize()` makes it wait until
+    the queue is empty. `empty_cache()` waits as well, and hands memory back to the driver that the next iteration has
+    to ask for again, which is slow. `gc.collect()` goes through all objects of Python while the device gets nothing
+    new to do. None of them frees what a name still holds.
+
+    ## Example
+    ```python
+    import torch
+
+
+    def train(model, loader, optimizer):
+        for x, y in loader:
+            loss = model(x.cuda(), y.cuda())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.cuda.empty_cache()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def train(model, loader, optimizer):
+        for x, y in loader:
+            loss = model(x.cuda(), y.cuda())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    ```
+
+    ## Fix safety
+    No fix is offered: whether the call may go is for a person to say. To read values, no `synchronize()` is needed:
+    `.item()` and `.cpu()` wait by themselves.
+
+    ## Limits
+    Silent in loops that read a clock, record events or look at memory, or that delete something; in exception handlers
+    (running out of memory), every so many steps, and once an epoch or for each of several models.
+
+    ## References
+    - [CUDA semantics: memory management](https://pytorch.org/docs/stable/notes/cuda.html#memory-management)
+    - [torch.cuda.synchronize](https://pytorch.org/docs/stable/generated/torch.cuda.synchronize.html)
+    """
+
+    group = "performance"
+
+    def check(self) -> None:
+        for name, said in _CALLS.items():
+            for call in self.flow.calls(name):
+                loop = working_loop(self.flow, call)
+                if loop is None or not loop.works or runs_by_epoch(self.flow, loop):
+                    continue
+                if runs_sometimes(self.flow, call, loop) or self._is_meant(loop):
+                    continue
+                self.report(
+                    call,
+                    f"`{self.code(call.func)}` {said} in every iteration",
+                    notes=[self.note(loop.node, "this loop drives the device")],
+                )
+
+    def _is_meant(self, loop: Loop) -> bool:
+        """Whether the loop takes times, looks at memory, or frees something that it made."""
+        if any(isinstance(node, cst.Del) or _is_about_cost(node) for node in tree.walk(loop.node.body)):
+            return True
+        function = self.flow.function(loop.node)
+        if function is not None and _COST.search(function.name):
+            return True  # def benchmark(model):
+        # for name in names: net = build(name).cuda(); net(x); torch.cuda.empty_cache()
+        return any(self.flow.value(target.target).kind == "module" for target in _bound(loop))
+
+
+def _is_about_cost(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Name) and _COST.search(node.value) is not None
+
+
+def _bound(loop: Loop) -> list[cst.AssignTarget]:
+    return [node for node in tree.walk(loop.node.body) if isinstance(node, cst.AssignTarget)]
+
+
+_COST = re.compile(
+    r"(^|_)(time|timer|timeit|clock|tic|toc|t0|t1|start|end|elapsed|latency|bench|benchmark|warmup|memory|speed)(_|s?$|r$)"
+    r"|perf_counter|monotonic|Event$|profil|memory_|synchronize_time",
+    re.I,
+)
+_WAITS = "makes the host wait for all that the device was given"
+_EMPTIES = "gives memory back that the next iteration has to ask for again"
+_CALLS = {
+    **{f"torch.{kind}.synchronize": _WAITS for kind in ("cuda", "mps", "xpu", "accelerator", "npu")},
+    **{f"torch.{kind}.empty_cache": _EMPTIES for kind in ("cuda", "mps", "xpu", "accelerator.memory", "npu")},
+    "gc.collect": "goes through all objects, while the device gets nothing new to do,",
+}
