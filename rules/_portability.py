@@ -12,7 +12,7 @@ from devlint import tree
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, imported, target_names
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.value import DEVICE, NAME, OF_TENSOR, UNKNOWN_KIND
+from devlint.flow.value import DEVICE, NAME, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._places import bound_before
 
@@ -326,7 +326,7 @@ class Surroundings:
         # latents = encode(batch); latents.device
         head = code.partition(".")[0]
         made_here = function is not None and head in function.assigned and head not in function.param_names
-        of_value = "." in code and (value.ref == OF_TENSOR or value.kind == UNKNOWN_KIND)
+        of_value = "." in code and not any(_SETTINGS.search(text) for text in self.assigned.get(head, ()))
         return Chosen(code, node, is_default, owner, not (made_here and of_value))
 
     def _is_rebound(self, name: str, function: Function) -> bool:
@@ -368,6 +368,8 @@ _NUMBERED = re.compile(
     r"""torch\.cuda\.current_device\(\)|(torch\.device\(\s*)?f['"]cuda:\{.*|torch\.device\(['"]cuda['"],.*\)""",
     re.DOTALL,
 )
+#: What holds the user's choices: `args = parser.parse_args()`, `accelerator = Accelerator()`.
+_SETTINGS = re.compile(r"arg|pars|conf|cfg|opt|setting|Accelerator|Fabric|hparams")
 _TEXT = re.compile(r"""(["'])[^"'\n]*\1""")
 _HARMLESS = re.compile(r"is_available\(\)\)?$|autocast")
 
