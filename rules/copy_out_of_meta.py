@@ -114,6 +114,8 @@ class CopyOutOfMeta(Rule):
 
     def _made_under_meta(self, name: str, move: Move) -> cst.CSTNode | None:
         """``with torch.device("meta"): model = Net()``, the last thing that the name was bound to before the move."""
+        if not any(self._is_meta(item.item) for item in self.source.nodes_of(cst.WithItem)):
+            return None
         last: cst.Assign | None = None
         limit = self.source.offsets(move.node)[0]
         function = self.flow.function(move.node)

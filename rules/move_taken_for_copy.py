@@ -6,7 +6,7 @@ from devlint.finding import Fix
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
-from devlint.flow.value import TENSOR, THING
+from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 
 
@@ -61,7 +61,7 @@ class MoveTakenForCopy(Rule):
 
     def check(self) -> None:
         for move in self.flow.facts.moves.values():
-            if move.value.kind in (TENSOR, THING) and move.value.ref != "moved":
+            if move.value.kind == TENSOR:  # a batch that is no tensor may move in place
                 self._moved(move)
 
     def _moved(self, move: Move) -> None:

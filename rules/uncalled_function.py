@@ -105,15 +105,16 @@ class UncalledFunction(Rule):
     def _judge(self, node: cst.Attribute, name: str) -> None:
         use = self._use(node, name)
         notes: list[Note] = []
-        what = short(self.code(node))
+        named: cst.BaseExpression = node
         if use is None:
             target, test = self._name_tested_later(node)
             if target is None or test is None:
                 return
-            use, what = TRUE, short(self.code(target))
-            notes = [self.note(test, f"`{what}` is tested here")]
+            use, named = TRUE, target
+            notes = [self.note(test, f"`{short(self.code(target))}` is tested here")]
         if is_expected(self, node):
             return
+        what = short(self.code(named))
         self.report(node, f"`{what}`: {_SAID[use]}", notes=notes, fix=self._fix(node, name, use))
 
     def _fix(self, node: cst.Attribute, name: str, use: str) -> Fix | None:
