@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow.facts import Move
+from devlint.flow.loops import working_loop
 from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR
@@ -85,8 +86,8 @@ class ConstantRebuiltInForward(Rule):
             self._report(call, f"`{code}` is copied to", place)
 
     def _report(self, node: cst.Call, said: str, place: Place) -> None:
-        if not self.flow.runs_each_step(node):
-            return
+        if not self.flow.runs_each_step(node) or working_loop(self.flow, node) is not None:
+            return  # for layer in self.layers: x = layer(x, torch.tensor(...))   invariant-move-in-loop judges it
         function = self.flow.function(node)
         assert function is not None
         self.report(node, f"{said} {where(place)} by each call of `{function.name}`")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from devlint.flow.facts import Wait
-from devlint.flow.loops import leaves
+from devlint.flow.loops import leaves, working_loop
 from devlint.flow.names import dotted
 from devlint.flow.value import TENSOR, THING
 from devlint.rule import Rule
@@ -78,6 +78,8 @@ class HostSyncInForward(Rule):
         for wait in self.flow.facts.waits.values():
             if wait.what in _SELECTING or not self.flow.runs_each_step(wait.node):
                 continue
+            if working_loop(self.flow, wait.node) is not None:
+                continue  # for layer in self.layers: x = layer(x); print(x.max())   host-sync-in-loop judges it
             why = self._needless(wait)
             statement = self.enclosing(wait.node, cst.If, cst.BaseSmallStatement)
             if why is not None and statement not in told:  # if t.any() and u.any():
