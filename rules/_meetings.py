@@ -22,7 +22,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     """Those that are sure, and those with what a function of the project's device side was handed."""
     yield from rule.flow.facts.meetings.values()
     assumed = rule.flow.facts.assumed
-    if not assumed or _OF_HOST.search(rule.source.path.lower()):
+    if not assumed or _OF_HOST.search(_near(rule.source.path)):
         return
     functions = rule.flow.scope.functions.values()
     if not any(function.device_aware for function in functions):
@@ -30,6 +30,11 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     for meeting in assumed.values():
         if _believed(rule, meeting):
             yield meeting
+
+
+def _near(path: str) -> str:
+    """The file and three folders above it: those further up say where the checkout is."""
+    return "/".join(path.replace("\\", "/").lower().split("/")[-4:])
 
 
 def _believed(rule: Rule, meeting: Meeting) -> bool:
