@@ -10,6 +10,7 @@ import libcst as cst
 from devlint.flow.facts import Meeting
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.rule import Rule
+from devlint.rules._paths import near
 
 #: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
 _OF_HOST = re.compile(
@@ -22,7 +23,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     """Those that are sure, and those with what a function of the project's device side was handed."""
     yield from rule.flow.facts.meetings.values()
     assumed = rule.flow.facts.assumed
-    if not assumed or _OF_HOST.search(_near(rule.source.path)):
+    if not assumed or _OF_HOST.search("/".join(near(rule.source.path))):
         return
     functions = rule.flow.scope.functions.values()
     if not any(function.device_aware for function in functions):
@@ -30,11 +31,6 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     for meeting in assumed.values():
         if _believed(rule, meeting):
             yield meeting
-
-
-def _near(path: str) -> str:
-    """The file and three folders above it: those further up say where the checkout is."""
-    return "/".join(path.replace("\\", "/").lower().split("/")[-4:])
 
 
 def _believed(rule: Rule, meeting: Meeting) -> bool:

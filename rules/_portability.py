@@ -14,6 +14,7 @@ from devlint.flow.names import dotted, imported, target_names
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DEVICE, NAME, UNKNOWN_KIND
 from devlint.rule import Rule
+from devlint.rules._paths import is_test_file
 from devlint.rules._places import bound_before
 
 #: Words by which a test, a name or a decorator speaks of kinds of devices, or of what only one kind has.
@@ -29,7 +30,6 @@ _BY_AVAILABILITY = re.compile(
 #: Packages that run on CUDA only.
 _NEED_CUDA = frozenset("triton apex flash_attn transformer_engine msamp cupy numba pycuda pynvml tensorrt".split())
 _NAMED_FOR_CUDA = re.compile(r"cuda|gpu|nccl|triton", re.IGNORECASE)
-_TESTS = frozenset({"test", "tests", "testing"})
 _EXITS = frozenset({"exit", "skip", "skipTest", "quit", "_exit"})
 
 
@@ -391,14 +391,6 @@ def _without_prose(code: str) -> str:
 def is_available_test(code: str) -> bool:
     """``torch.cuda.is_available()`` and nothing else."""
     return _AVAILABLE_ONLY.fullmatch(code) is not None
-
-
-def is_test_file(path: str) -> bool:
-    """``tests/test_model.py``, ``conftest.py``: such files are run by those who know on what."""
-    *folders, name = path.replace("\\", "/").split("/")
-    return (
-        bool(_TESTS.intersection(folders[-3:])) or name.startswith(("test_", "conftest")) or name.endswith("_test.py")
-    )
 
 
 def leaves(body: cst.BaseSuite, raises: bool = False) -> bool:

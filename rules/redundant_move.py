@@ -9,6 +9,7 @@ from devlint.flow.names import target_names
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import destination, short
+from devlint.rules._paths import is_test_file
 from devlint.rules._places import last_word, origin_note
 
 
@@ -47,7 +48,8 @@ class RedundantMove(Rule):
     ## Limits
     Silent where the move changes the type, too; for modules that are there already (parts may have been added since);
     for what comes out of modules, whose parts may be spread over devices; where the name of the device is bound more
-    than once; and where only some ways through the code have moved the tensor.
+    than once; where only some ways through the code have moved the tensor; and in tests.
+
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
     ## References
@@ -58,6 +60,8 @@ class RedundantMove(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        if is_test_file(self.source.path):
+            return  # nothing is won where nothing is copied: a test stays as it is
         for move in self.flow.facts.moves.values():
             if not move.target.is_there or isinstance(self.parent(move.node), cst.Expr):
                 continue  # x.to(device) as a statement is discarded-move

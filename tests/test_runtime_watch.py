@@ -619,10 +619,11 @@ IN_WORKER = [("cuda-in-worker", "DataLoader.num_workers")]
         ConcatDataset([Squares(), Squares()]), [torch.ones(1)],
     ],
 )  # fmt: skip
-def test_a_loader_without_pinned_memory_is_named(dataset: Any) -> None:
-    assert loaded(dataset) == UNPINNED
-    assert loaded(dataset, pin_memory=True) == []
-    assert loaded(dataset, home="cpu") == []
+def test_a_loader_whose_workers_do_not_pin_is_named(dataset: Any) -> None:
+    assert loaded(dataset, num_workers=1) == UNPINNED
+    assert loaded(dataset, num_workers=1, pin_memory=True) == []
+    assert loaded(dataset, num_workers=1, home="cpu") == []
+    assert loaded(dataset) == []
 
 
 def test_no_sample_is_read() -> None:
@@ -632,9 +633,10 @@ def test_no_sample_is_read() -> None:
 
 
 def test_data_that_is_on_the_device_already_needs_no_pinning() -> None:
-    assert loaded(SquaresOnDevice()) == []
-    assert loaded(TensorDataset(torch.ones(4, 1, device="cuda"))) == []
-    assert loaded(Squares(), collate_fn=lambda items: torch.stack(items).to("cuda")) == []
+    spawned = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    assert loaded(SquaresOnDevice(), **spawned) == []
+    assert loaded(TensorDataset(torch.ones(4, 1, device="cuda")), **spawned) == []
+    assert loaded(Squares(), collate_fn=lambda items: torch.stack(items).to("cuda"), **spawned) == []
 
 
 def test_device_data_in_forked_workers_is_an_error() -> None:

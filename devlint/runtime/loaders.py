@@ -38,7 +38,9 @@ def look(loader: DataLoader[Any], home: torch.device | None) -> Iterator[Event]:
                     here(),
                     error=True,
                 )
-    if home is not None and home.type in PINNING and not loader.pin_memory and not there and not _may_move(loader):
+    # without workers it would pin in the loop's own thread, which wins little
+    unpinned = loader.num_workers and not loader.pin_memory and not there
+    if home is not None and home.type in PINNING and unpinned and not _may_move(loader):
         yield Event(
             "loader",
             "loader-without-pin-memory",
