@@ -637,9 +637,11 @@ def test_ctrl_c_ends_at_once_leaves_no_worker_and_gives_130(project: Path, jobs:
     for number in range(8):
         write(project, **{f"m{number}": "x = 1"})
     script = """
-        import os, sys, time
+        import os, signal, sys, time
         from devlint import engine, run
         from devlint.cli import main
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
         def slow(*_):
             os.write(1, b"%d\\n" % os.getpid())
