@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -101,7 +102,7 @@ class Cache:
         if new is not None:
             return [Finding.from_data(data) for data in new[1]]
         entry = self._findings.get(key)
-        if entry is None or not all(self._holds(number) for number in entry[0]):
+        if entry is None or not all(self._holds(number) for number in self._doubtful.intersection(entry[0])):
             return None
         return [Finding.from_data(data) for data in entry[1]]
 
@@ -116,6 +117,14 @@ class Cache:
         self._new_findings[key] = list(facts), [finding.to_data() for finding in findings]
         self._new_around.update(around or {})
 
+    @cached_property
+    def _doubtful(self) -> frozenset[int]:
+        """The facts about files that are not, or perhaps not, as they were."""
+        settled = {
+            path for path, (before, _) in self._around.items() if before is not None and before == state_at(path)
+        }
+        return frozenset(number for number, (path, _, _) in enumerate(self._facts) if path not in settled)
+
     def _holds(self, number: int) -> bool:
         known = self._holding.get(number)
         if known is None:
@@ -127,11 +136,8 @@ class Cache:
     def _is_unchanged(self, path: str) -> bool:
         known = self._unchanged.get(path)
         if known is None:
-            before, content = self._around.get(path, (None, ""))
-            known = before is not None and before == state_at(path)
-            if not known and content:
-                known = content == _content(path)
-            self._unchanged[path] = known
+            _, content = self._around.get(path, (None, ""))
+            known = self._unchanged[path] = bool(content) and content == _content(path)
         return known
 
     def seen(self, name: str, stat: os.stat_result, key: str) -> None:

@@ -18,7 +18,7 @@ from devlint.finding import BUILT_IN, INTERNAL_ERROR, SYNTAX_ERROR, UNUSED_IGNOR
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.flow.index import Fact, View
+    from devlint.index import Fact, View
 
 #: A file whose bytes hold none of these names no framework and needs no parse.
 FRAMEWORKS = (b"torch",)

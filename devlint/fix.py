@@ -22,7 +22,7 @@ from devlint.finding import Finding
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.flow.index import View
+    from devlint.index import View
 
 _ROUNDS = 10
 _BARE_NEWLINE = re.compile(r"(?<!\r)\n")

@@ -19,7 +19,7 @@ from devlint.files import File, unreadable
 from devlint.finding import INTERNAL_ERROR, Finding
 
 if TYPE_CHECKING:
-    from devlint.flow.index import ProjectIndex
+    from devlint.index import ProjectIndex
 
 # Below this many bytes a pool costs more than it saves.
 _SERIAL_BYTES = 150_000
@@ -216,7 +216,7 @@ def _read(path: str) -> tuple[os.stat_result, bytes]:
 
 
 def _new_index() -> ProjectIndex:
-    from devlint.flow.index import ProjectIndex
+    from devlint.index import ProjectIndex
 
     return ProjectIndex()
 

@@ -29,7 +29,7 @@ from devlint.finding import GROUPS, Edit, Finding, Fix
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.flow.index import View
+    from devlint.index import View
     from devlint.source import Source
 
 _MARK = "devlint:"

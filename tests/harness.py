@@ -27,7 +27,7 @@ from devlint import engine
 from devlint.config import Selection, Settings
 from devlint.finding import Finding
 from devlint.flow import Flow
-from devlint.flow.index import ProjectIndex, View
+from devlint.index import ProjectIndex, View
 from devlint.source import Source, line_starts
 
 ROOT = Path(__file__).resolve().parent.parent

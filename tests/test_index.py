@@ -14,7 +14,7 @@ from devlint.config import Settings
 from devlint.files import File
 from devlint.finding import Finding
 from devlint.flow import Flow
-from devlint.flow.index import Definition, ProjectIndex, View
+from devlint.index import Definition, ProjectIndex, View
 from devlint.run import Outcome, Plan, run
 from devlint.source import Source
 

@@ -18,10 +18,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.elsewhere import Elsewhere
 from devlint.flow.facts import Facts, Move
 from devlint.flow.frame import Env, Frame
-from devlint.flow.index import Definition, Fact, Unit, View
 from devlint.flow.loops import Loop, loop_of
-from devlint.flow.outline import CLASS as CLASS_KIND
-from devlint.flow.outline import VARIABLE
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
 from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, Class, Function, Scope, is_module
 from devlint.flow.statements import execute_block
@@ -46,6 +43,9 @@ from devlint.flow.value import (
     without_place,
     written_elsewhere,
 )
+from devlint.index import Definition, Fact, Unit, View
+from devlint.outline import CLASS as CLASS_KIND
+from devlint.outline import VARIABLE
 from devlint.source import Source
 
 __all__ = ["Flow", "Loop", "Place", "Value"]

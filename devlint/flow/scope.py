@@ -20,7 +20,7 @@ from devlint.source import Source
 
 if TYPE_CHECKING:
     from devlint.flow import Flow, Summary
-    from devlint.flow.index import View
+    from devlint.index import View
 
 # roles
 MAIN, DEVICE_SIDE, HOST_SIDE, CONSTRUCTOR, PLAIN = "main", "device", "host", "constructor", "plain"

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from devlint.flow.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
+from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.state import digest, is_settled, state
 
 if TYPE_CHECKING:
