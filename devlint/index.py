@@ -254,6 +254,7 @@ class View:
         self.index, self.path, self.name = index, path, name
         self.facts: set[Fact] = set()
         self._found: dict[str, Definition | str] = {}
+        self._led: dict[tuple[str, tuple[str, ...]], Definition | str | None] = {}
         self._ancestry: dict[str, Ancestry] = {}
 
     def find(self, qualified: str) -> Definition | None:
@@ -320,7 +321,7 @@ class View:
 
     def starred(self, package: str) -> Iterable[str]:
         """The names that ``from package import *`` binds, where that is a file of the project."""
-        path = self._module(package)
+        path = self._module(package, self.path)
         return self._exports(path, set()) if path is not None else ()
 
     def row(self, definition: Definition) -> int:
@@ -394,7 +395,14 @@ class View:
         return None
 
     def _in_module(self, path: str, parts: list[str], depth: int) -> Definition | str | None:
-        """A name of a file, or what it leads to."""
+        """A name of a file, or what it leads to; ``None`` in a ring of files that take over all names of each other."""
+        key = path, tuple(parts)
+        if key not in self._led:
+            self._led[key] = None
+            self._led[key] = self._look_in(path, parts, depth)
+        return self._led[key]
+
+    def _look_in(self, path: str, parts: list[str], depth: int) -> Definition | str | None:
         name = parts[0]
         kind, _, target = self._ask(path, f"names {name}").partition(" ")
         if kind == IMPORT:
@@ -404,24 +412,25 @@ class View:
         if kind or depth > _LONGEST_CHAIN:
             return None
         for package in self._ask(path, "stars").split():
-            found = self._resolve(path, _join(package, ".".join(parts)), depth + 1)
+            module = self._module(package, path)
+            found = self._in_module(module, parts, depth + 1) if module is not None else None
             if isinstance(found, Definition):
                 return found
         return None
 
-    def _module(self, package: str) -> str | None:
-        """The file of the project that a module's name leads to."""
+    def _module(self, package: str, path: str) -> str | None:
+        """The file of the project that a module's name in the file at ``path`` leads to."""
         name = package.lstrip(".")
         level = len(package) - len(name)
         if level:
-            folder = os.path.dirname(self.path)
+            folder = os.path.dirname(path)
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
             folders: tuple[str, ...] = (folder,)
         else:
             if name.partition(".")[0] in _OUTSIDE:
                 return None
-            folders, facts = self.index.roots(self.path)
+            folders, facts = self.index.roots(path)
             self.facts |= facts
         for folder in folders:
             at = os.path.join(folder, *name.split(".")) if name else folder
@@ -443,15 +452,11 @@ class View:
         if outline.public is None:
             there = self.index.view(path)
             for package in self._ask(path, "stars").split():
-                inner = there._module(package)
+                inner = there._module(package, path)
                 if inner is not None:
                     names += self._exports(inner, seen)
             self.facts |= there.facts
         return names
-
-
-def _join(package: str, name: str) -> str:
-    return f"{package}{name}" if package.endswith(".") else f"{package}.{name}"
 
 
 def _project_root(folder: str) -> str:

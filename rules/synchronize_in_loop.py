@@ -62,7 +62,7 @@ class SynchronizeInLoop(Rule):
     - [torch.cuda.synchronize](https://pytorch.org/docs/stable/generated/torch.cuda.synchronize.html)
     """
 
-    group = "performance"
+    group = "nursery"
 
     def check(self) -> None:
         for name, said in _CALLS.items():

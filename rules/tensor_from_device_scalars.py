@@ -59,7 +59,7 @@ class TensorFromDeviceScalars(Rule):
     - [torch.stack](https://pytorch.org/docs/stable/generated/torch.stack.html)
     """
 
-    group = "performance"
+    group = "nursery"
     fixable = "sometimes"
 
     def check(self) -> None:

@@ -220,7 +220,12 @@ def test_a_mismatch_names_the_tensors_at_the_end_of_the_programs_own_traceback(p
 
 @posix
 def test_an_interrupted_program_gives_130_and_a_report(project):
-    write(project, "waits.py", "import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    write(project, "waits.py", """\
+        import signal, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+        print("ready", flush=True)
+        time.sleep(60)
+        """)  # fmt: skip
     command = [sys.executable, "-m", "devlint", "run", "waits.py"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -251,13 +251,13 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return found
     if name.startswith(("torchvision.models.", "timm.create_model")):
         return Value(MODULE, HOST, node, ref=name, obj=node)
-    if name.startswith(("transformers.", "diffusers.")) and _MODEL_OF_HUB.search(name):
-        return modules.pretrained(frame, node, name, args)
     if name == "accelerate.Accelerator":
         return Value(INSTANCE, ref=None, text="accelerator")
-    if any(part.endswith("Pipeline") for part in name.split(".")):
+    if any("Pipeline" in part for part in name.split(".")):
         # no module, whatever the name it is held in: what it gives may be images and arrays
         return Value(INSTANCE, ref=None, text="pipeline")
+    if name.startswith(("transformers.", "diffusers.")) and _MODEL_OF_HUB.search(name):
+        return modules.pretrained(frame, node, name, args)
     if name.startswith("torchmetrics."):
         return modules.metric(frame, node, name, args)
     function = frame.scope.function_names.get(name)

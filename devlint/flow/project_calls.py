@@ -7,7 +7,7 @@ import libcst as cst
 from devlint.flow import calls, copies, elsewhere, moves
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import DEFAULT_PLACE, Frame
-from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
+from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     DATA,
@@ -75,6 +75,9 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         elsewhere.note(frame.flow, node, function)
         returned = elsewhere.value(returned, node, places)
     returned = substitute(returned, places)
+    if returned.place == SOMEWHERE and any(place.is_host for place in places.values()):
+        # if self.narrow: return self.conv(x)  else return x: on the host where both of them are
+        returned = returned.but(place=UNKNOWN_PLACE)
     if returned.or_host is not None:
         returned = returned.but()  # one side of an `if` in there
     redirected = frame.env is not None and DEFAULT_PLACE in frame.env  # what it makes is made there

@@ -29,10 +29,28 @@ def functions(flow: Flow) -> frozenset[Function]:
         function = todo.pop()
         for node in tree.walk(function.node.body):
             called = _called(flow, function, node) if type(node) is cst.Call else None
-            if called is not None and called not in seen and runs_each_time(flow, function, node):
+            if called is None or called in seen or not _runs_when_called(called):
+                continue
+            if runs_each_time(flow, function, node):
                 seen.add(called)
                 todo.append(called)
     return frozenset(f for f in seen if f.role == DEVICE_SIDE)
+
+
+def _runs_when_called(function: Function) -> bool:
+    """Whether nothing stands between a call and the body, such as `@lru_cache` or a decorator of the project."""
+    for decorator in function.node.decorators:
+        node = decorator.decorator
+        name = dotted(node.func if isinstance(node, cst.Call) else node).rpartition(".")[2]
+        if name not in _PLAIN_DECORATORS:
+            return False
+    return True
+
+
+_PLAIN_DECORATORS = frozenset(
+    "staticmethod classmethod no_grad inference_mode enable_grad set_grad_enabled autocast unused ignore export "
+    "script_method override".split()
+)
 
 
 def _called(flow: Flow, function: Function, call: cst.Call) -> Function | None:

@@ -209,6 +209,8 @@ def join(a: Value, b: Value) -> Value:
     kind = a.kind
     if kind == DATA and a.text != b.text and from_string(a.text or "").is_host != from_string(b.text or "").is_host:
         return HOST_OR_DEVICE
+    if kind == PARAMS and a.obj != b.obj:
+        return a.but(place=join_places(a.place, b.place), ref=None, obj=None)  # SGD(a.parameters() if x else ...)
     if kind in (UNKNOWN_KIND, DATA, ARRAY, NONE, DTYPE, PARAMS):
         return a if a.text == b.text and a.ref == b.ref else a.but(text=None, ref=None, obj=None)
     if kind in (NAME, FUNCTION, PARTIAL, CLASS, SELF, SUPER, CONTEXT):
