@@ -11,10 +11,10 @@ from devlint.flow.place import Place
 from devlint.rule import Rule
 
 
-def short(code: str) -> str:
-    """Code on one line, cut where it is long."""
+def short(code: str, most: int = 40) -> str:
+    """Code on one line, cut where it is longer than ``most`` characters."""
     line = " ".join(code.split())
-    return line if len(line) <= 40 else line[:37] + "..."
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def destination(rule: Rule, move: Move) -> str:

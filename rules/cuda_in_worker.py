@@ -9,6 +9,7 @@ from devlint.flow.place import Place, from_string
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import DATA, DEVICE, FUNCTION, INSTANCE, LIST, THING, Value, element
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._moves import short
 from devlint.rules._places import where
 
@@ -87,7 +88,7 @@ class CudaInWorker(Rule):
 
     def _loader(self, call: cst.Call) -> None:
         for name, position in (("dataset", 0), ("collate_fn", 6), ("worker_init_fn", 10)):
-            arg = _argument(call, position, name)
+            arg = argument(call, position, name)
             if arg is None:
                 continue
             value = self.flow.value(arg.value)
@@ -144,7 +145,7 @@ class CudaInWorker(Rule):
         for call, name in facts.names.items():
             if name in _USES:
                 work.append((call, Place("fixed", "cuda")))
-            elif name in table.FACTORIES and _argument(call, None, "device") is not None:
+            elif name in table.FACTORIES and argument(call, None, "device") is not None:
                 place = flow.value(call).place
                 if _is_cuda(place):
                     work.append((call, place))
@@ -173,7 +174,7 @@ class CudaInWorker(Rule):
             position = next((i for i, param in enumerate(init.params) if param.name.value == name), None)
             if position is None:
                 continue
-            given = _argument(made, position - 1, name)
+            given = argument(made, position - 1, name)
             told_by = given.value if given is not None else init.params[position].default  # OnHost(xs)
             if told_by is None:
                 return True
@@ -185,8 +186,8 @@ class CudaInWorker(Rule):
     # the number of workers ----------------------------------------------------------------------
 
     def _has_workers(self, call: cst.Call) -> bool:
-        arg = _argument(call, 5, "num_workers")
-        if arg is None or _argument(call, None, "multiprocessing_context") is not None:
+        arg = argument(call, 5, "num_workers")
+        if arg is None or argument(call, None, "multiprocessing_context") is not None:
             return False
         return self._is_positive(arg.value, call)
 
@@ -215,7 +216,7 @@ class CudaInWorker(Rule):
                 names = [
                     self.code(arg.value).strip("\"'-").replace("-", "_") for arg in call.args if arg.keyword is None
                 ]
-                default = _argument(call, None, "default")
+                default = argument(call, None, "default")
                 if option in names and default is not None:
                     return default.value
         return None
@@ -224,7 +225,7 @@ class CudaInWorker(Rule):
 
     def _process(self, call: cst.Call) -> None:
         """``Process(target=work)`` where this function has used CUDA before."""
-        arg = _argument(call, 1, "target")
+        arg = argument(call, 1, "target")
         value = self.flow.value(arg.value) if arg is not None else None
         function = self.flow.function(call)
         if value is None or function is None or value.kind != FUNCTION or not isinstance(value.ref, Function):
@@ -239,15 +240,6 @@ class CudaInWorker(Rule):
                 f"`{short(self.code(node))}` runs in a process that is forked after CUDA was used",
                 notes=[self.note(before[0], "this uses CUDA"), self.note(call, "the process is made here")],
             )
-
-
-def _argument(node: cst.Call, position: int | None, *names: str) -> cst.Arg | None:
-    for index, arg in enumerate(node.args):
-        if arg.star:
-            return None
-        if (arg.keyword is None and index == position) or (arg.keyword is not None and arg.keyword.value in names):
-            return arg
-    return None
 
 
 def _is_cuda(place: Place) -> bool:

@@ -7,6 +7,7 @@ import libcst as cst
 from devlint.finding import Fix, Note
 from devlint.flow.value import DATA, DICT, LIST, OF_TENSOR, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._moves import short
 
 #: What `device.type` may be.
 _TYPES = {
@@ -88,10 +89,10 @@ class DeviceComparedToString(Rule):
         elif isinstance(operator, cst.In | cst.NotIn):
             if self.flow.value(left).is_device_object:
                 if texts := self._texts_in(right):
-                    self._report(node, left, f"which is never one of the strings `{_short(self.code(right))}`", texts)
+                    self._report(node, left, f"which is never one of the strings `{short(self.code(right))}`", texts)
                 elif texts := self._keys(right):
                     self._report(
-                        node, left, f"which is never a key of `{_short(self.code(right))}`: those are strings", texts
+                        node, left, f"which is never a key of `{short(self.code(right))}`: those are strings", texts
                     )
             elif self.flow.value(right).is_device_object and (texts := _texts([self.flow.value(left)])):
                 self._report(node, right, "which is no string: `in` raises", texts)
@@ -112,9 +113,9 @@ class DeviceComparedToString(Rule):
         against = self.flow.value(other)
         if against.kind == DATA and against.text is not None:
             texts = _texts([against]) or []  # f"cuda:{rank}"
-            self._report(node, device, f"which {outcome} the string `{_short(self.code(other))}`", texts)
+            self._report(node, device, f"which {outcome} the string `{short(self.code(other))}`", texts)
         elif self.flow.value(device).ref == OF_TENSOR and (kind := self._without_index(other)) is not None:
-            message = f"`{_short(self.code(device))}` has an index, and {outcome} `{self.code(other)}`"
+            message = f"`{short(self.code(device))}` has an index, and {outcome} `{self.code(other)}`"
             edits = self.insert_after(device, ".type"), self.replace(other, self.code(kind), outer=True)
             self.report(node, message, fix=self.fix("compare its `type`", *edits, safe=True))
 
@@ -129,7 +130,7 @@ class DeviceComparedToString(Rule):
 
     def _looked_up(self, node: cst.CSTNode, mapping: cst.BaseExpression, key: cst.BaseExpression) -> None:
         if self.flow.value(key).is_device_object and (texts := self._keys(mapping)):
-            self._report(node, key, f"which is never a key of `{_short(self.code(mapping))}`: those are strings", texts)
+            self._report(node, key, f"which is never a key of `{short(self.code(mapping))}`: those are strings", texts)
 
     def _keys(self, mapping: cst.BaseExpression) -> list[str] | None:
         """The keys of a dictionary where all are known to name types of devices."""
@@ -146,7 +147,7 @@ class DeviceComparedToString(Rule):
         return _texts(items) if items else None
 
     def _report(self, node: cst.CSTNode, device: cst.BaseExpression, what: str, texts: list[str]) -> None:
-        message = f"`{_short(self.code(device))}` is a `torch.device`, {what}"
+        message = f"`{short(self.code(device))}` is a `torch.device`, {what}"
         self.report(node, message, notes=self._notes(device), fix=self._fix(device, texts))
 
     def _notes(self, device: cst.BaseExpression) -> list[Note]:
@@ -180,8 +181,3 @@ def _texts(values: Iterable[Value]) -> list[str] | None:
     """Constant strings; ``None`` where one is something else, or put together when the code runs."""
     found = [value.text if value.kind == DATA and value.ref is None else None for value in values]
     return None if None in found else [text for text in found if text is not None]
-
-
-def _short(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= 40 else line[:37] + "..."

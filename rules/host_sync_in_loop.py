@@ -12,6 +12,7 @@ from devlint.flow.loops import Loop, leaves, runs_by_epoch, runs_sometimes, work
 from devlint.flow.names import dotted, target_names
 from devlint.flow.value import DATA
 from devlint.rule import Rule
+from devlint.rules._moves import short
 from devlint.rules._places import last_word, origin_note
 
 
@@ -138,13 +139,13 @@ class HostSyncInLoop(Rule):
         return False
 
     def _report(self, wait: Wait, loop: Loop) -> None:
-        what = _short(self.code(wait.operand))
+        what = short(self.code(wait.operand), 60)
         said = {
             "format": f"formatting `{what}` makes the host wait for the device in every iteration",
             "print": f"printing `{what}` makes the host wait for the device in every iteration",
             "bool": f"the truth of `{what}` makes the host wait for the device in every iteration",
         }
-        code = _short(self.code(wait.node))
+        code = short(self.code(wait.node), 60)
         message = said.get(wait.what, f"`{code}` makes the host wait for the device in every iteration")
         self.report(
             wait.node,
@@ -301,8 +302,3 @@ def _is_detached(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         return node.func.attr.value == "detach"
     return isinstance(node, cst.Attribute) and node.attr.value == "data"
-
-
-def _short(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= 60 else line[:57] + "..."

@@ -12,6 +12,7 @@ from devlint.flow.names import annotation_names
 from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 
@@ -89,7 +90,7 @@ class InvalidDeviceArgument(Rule):
     def _move(self, node: cst.Call, func: cst.Attribute) -> None:
         receiver, how = self.flow.value(func.value), func.attr.value
         moved = receiver.kind in (TENSOR, THING, MODULE)
-        arg = _argument(node, 0, "device")
+        arg = argument(node, 0, "device")
         if arg is None or not (moved or self._may_be_moved(receiver)):
             return
         if how == "cuda" and self._is_flag(arg.value):
@@ -112,7 +113,7 @@ class InvalidDeviceArgument(Rule):
         elif name in _AUTOCAST:
             self._autocast(node)
         elif name == "torch.device":
-            arg = _argument(node, 0, "type", "device")
+            arg = argument(node, 0, "type", "device")
             if arg is not None:
                 self._device(node, arg, named=True)
         elif name in _LOADING:
@@ -120,7 +121,7 @@ class InvalidDeviceArgument(Rule):
         elif name in _LEGACY:
             self._legacy(node, name)
         elif takes_no_device(name):
-            arg = _argument(node, None, "device")
+            arg = argument(node, None, "device")
             if arg is not None and not self._is_expected(node):
                 # nn.Parameter(torch.zeros(3), device=device)  wants the tensor there, which is for another call to do
                 of_operands = name in table.FUNCTIONS or name in table.MODULES or name in table.OPTIMIZERS
@@ -128,7 +129,7 @@ class InvalidDeviceArgument(Rule):
                 fix = self.fix("leave `device` out", edit, safe=True) if edit is not None else None
                 self.report(node, f"`{short(self.code(node.func))}` takes no `device`", fix=fix)
         elif name in table.FACTORIES or name in table.LIKE or name in table.KEEPING or name in table.MODULES:
-            arg = _argument(node, None, "device")
+            arg = argument(node, None, "device")
             if arg is not None and self._is_flag(arg.value):
                 self._report_flag(node, arg, is_tensor=False)
             elif arg is not None:
@@ -145,7 +146,7 @@ class InvalidDeviceArgument(Rule):
             )
 
     def _autocast(self, node: cst.Call) -> None:
-        arg = _argument(node, 0, "device_type")
+        arg = argument(node, 0, "device_type")
         if arg is None or self._is_expected(node):
             return
         value = self.flow.value(arg.value)
@@ -162,10 +163,10 @@ class InvalidDeviceArgument(Rule):
             self.report(arg.value, "`autocast` takes a string for its `device_type`, not the number of a device")
 
     def _load(self, node: cst.Call, name: str) -> None:
-        arg = _argument(node, 1, "map_location")
+        arg = argument(node, 1, "map_location")
         if arg is not None:
             self._device(node, arg, named=False)
-        given = _argument(node, None, "device")
+        given = argument(node, None, "device")
         if given is None or self._is_expected(node):
             return
         fix = None
@@ -174,7 +175,7 @@ class InvalidDeviceArgument(Rule):
         self.report(node, f"`{name}` takes no `device`: the argument is `map_location`", fix=fix)
 
     def _legacy(self, node: cst.Call, name: str) -> None:
-        arg = _argument(node, None, "device")
+        arg = argument(node, None, "device")
         if arg is None or self._is_expected(node):
             return
         value = self.flow.value(arg.value)
@@ -336,19 +337,6 @@ class InvalidDeviceArgument(Rule):
         if name in ("torch.cuda.set_device", "torch.cuda.device", "torch.device"):
             return True
         return isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda" and above is call.args[0]
-
-
-def _argument(node: cst.Call, position: int | None, *names: str) -> cst.Arg | None:
-    """The argument of one of the names, or at the position."""
-    for index, arg in enumerate(node.args):
-        if arg.star:
-            return None
-        if arg.keyword is None:
-            if index == position:
-                return arg
-        elif arg.keyword.value in names:
-            return arg
-    return None
 
 
 def takes_no_device(name: str) -> bool:

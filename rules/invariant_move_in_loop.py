@@ -11,6 +11,7 @@ from devlint.flow.loops import Loop, runs_sometimes, working_loop
 from devlint.flow.place import Place
 from devlint.flow.value import MODULE, TENSOR
 from devlint.rule import Rule
+from devlint.rules._moves import short
 from devlint.rules._places import origin_note, where
 
 
@@ -113,7 +114,7 @@ class InvariantMoveInLoop(Rule):
         rebound = name is not None and bindings(loop, name) > 1
         if rebound and source is node:
             return  # loss = torch.tensor(0.0, device=d); loss = loss + y   a sum that starts anew
-        code = _short(self.code(source))
+        code = short(self.code(source), 60)
         done = "built on" if source is node else "copied to"
         self.report(
             node,
@@ -229,8 +230,3 @@ def _single_name(statement: cst.CSTNode) -> str | None:
 
 def _mentions(node: cst.CSTNode, name: str) -> bool:
     return any(isinstance(n, cst.Name) and n.value == name for n in tree.walk(node))
-
-
-def _short(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= 60 else line[:57] + "..."

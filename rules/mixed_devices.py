@@ -7,6 +7,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.rule import Rule
 from devlint.rules._meetings import meetings
+from devlint.rules._moves import short
 from devlint.rules._places import device_expression, where
 
 
@@ -81,7 +82,7 @@ class MixedDevices(Rule):
                 continue
             assert meeting.host.origin is not None
             reported.add(meeting.host.origin)
-            host, there = _short(self.code(meeting.host_node)), _short(self.code(meeting.there_node))
+            host, there = short(self.code(meeting.host_node)), short(self.code(meeting.there_node))
             self.report(
                 meeting.node,
                 f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}",
@@ -116,8 +117,3 @@ class MixedDevices(Rule):
         if device is None or self.enclosing(meeting.host_node, cst.AssignTarget) is not None:
             return None
         return self.fix(f"move it: `.to({device})`", self.insert_after(meeting.host_node, f".to({device})"), safe=False)
-
-
-def _short(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= 40 else line[:37] + "..."

@@ -6,6 +6,7 @@ from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.rule import Rule
 from devlint.rules._meetings import meetings
+from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 
 
@@ -92,8 +93,8 @@ class TensorWithoutDevice(Rule):
         met = [self.note(meeting.node, f"they meet here, in {meeting.what}")] if apart else []
         self.report(
             factory,
-            f"`{name}` makes this tensor on the host, and it meets `{_short(there)}` on {where(meeting.there.place)}",
-            notes=[*met, *origin_note(self, f"`{_short(there)}`", meeting.there)],
+            f"`{name}` makes this tensor on the host, and it meets `{short(there)}` on {where(meeting.there.place)}",
+            notes=[*met, *origin_note(self, f"`{short(there)}`", meeting.there)],
             fix=self._fix(factory, meeting),
         )
 
@@ -106,8 +107,3 @@ class TensorWithoutDevice(Rule):
         random = entry is not None and entry.values == "random"
         title = f"make it there: `device={device}`" + (" (draws other random numbers)" if random else "")
         return self.fix(title, edit, safe=not random)
-
-
-def _short(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= 40 else line[:37] + "..."
