@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from devlint.finding import DEFAULT_GROUPS, GROUPS
+from devlint.finding import DEFAULT_GROUPS, GROUPS, QUIET_IN_TESTS
 from devlint.gitignore import IgnoreRules
+from devlint.testcode import is_test_file
 
 ALL = "ALL"
 
@@ -94,11 +95,11 @@ class Settings:
 
     def enabled(self, path: str) -> frozenset[str]:
         """Names of the rules in force for ``path``."""
-        return _enabled(self._selections(), self.ignored_for(path))
+        return _enabled(self._selections(), self.ignored_for(path), self._is_test(path))
 
     def reasons(self, path: str) -> dict[str, tuple[bool, str]]:
         """Rule name -> whether it is in force for ``path``, and what decided that."""
-        return _resolve(self._selections(), self.ignored_for(path))
+        return _resolve(self._selections(), self.ignored_for(path), self._is_test(path))
 
     def ignored_for(self, path: str) -> tuple[str, ...]:
         """The names that ``per-file-ignores`` leaves out of ``path``."""
@@ -109,6 +110,12 @@ class Settings:
             if matches(patterns, path, self.root):
                 names += ignored
         return tuple(dict.fromkeys(names))
+
+    def _is_test(self, path: str) -> bool:
+        root = os.path.abspath(self.root)
+        # without a configuration the root is the current folder, which may be the one that holds the tests
+        inside = relative_to(os.path.abspath(path), root if self.file else os.path.dirname(root))
+        return is_test_file(path if inside is None else inside)
 
     def fingerprint(self) -> str:
         """What of the settings decides which findings a file has."""
@@ -143,12 +150,12 @@ def relative_to(path: str, base: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _enabled(selections: tuple[Selection, ...], ignored: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(name for name, (on, _) in _resolve(selections, ignored).items() if on)
+def _enabled(selections: tuple[Selection, ...], ignored: tuple[str, ...], test: bool) -> frozenset[str]:
+    return frozenset(name for name, (on, _) in _resolve(selections, ignored, test).items() if on)
 
 
-def _resolve(selections: tuple[Selection, ...], ignored: tuple[str, ...]) -> dict[str, tuple[bool, str]]:
-    """Each rule, whether it is in force, and why.
+def _resolve(selections: tuple[Selection, ...], ignored: tuple[str, ...], test: bool) -> dict[str, tuple[bool, str]]:
+    """Each rule, whether it is in force, and why; ``test`` where the file is test code.
 
     Later selections override earlier ones; within one, a rule beats a group beats ``ALL``, ``ignore`` beats ``select``.
     """
@@ -158,8 +165,9 @@ def _resolve(selections: tuple[Selection, ...], ignored: tuple[str, ...]) -> dic
     groups = {name: info.group for name, info in docs.rules().items() if name not in BUILT_IN}
     state: dict[str, tuple[bool, str]] = dict.fromkeys(BUILT_IN, (True, "always on"))
     for name, group in groups.items():
-        on = group in DEFAULT_GROUPS
-        state[name] = (on, f"group {group} is {'on' if on else 'off'} by default")
+        on = group in DEFAULT_GROUPS and not (test and group in QUIET_IN_TESTS)
+        where = " in tests" if test and group in QUIET_IN_TESTS else ""
+        state[name] = (on, f"group {group} is {'on' if on else 'off'} by default{where}")
     for selection in selections:
         if selection.select is not None:
             state.update(dict.fromkeys(groups, (False, "not selected")))

@@ -10,7 +10,7 @@ import libcst as cst
 from devlint.flow.facts import Meeting
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.rule import Rule
-from devlint.rules._paths import near
+from devlint.testcode import near
 
 #: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
 _OF_HOST = re.compile(

@@ -14,8 +14,8 @@ from devlint.flow.names import dotted, imported, target_names
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DEVICE, NAME, UNKNOWN_KIND
 from devlint.rule import Rule
-from devlint.rules._paths import is_test_file
 from devlint.rules._places import bound_before
+from devlint.testcode import is_test_file
 
 #: Words by which a test, a name or a decorator speaks of kinds of devices, or of what only one kind has.
 _ANYWHERE = "cuda|gpu|nccl|triton|nvidia|deepspeed|fp16|float16|autocast|scaler"

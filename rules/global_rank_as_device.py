@@ -9,7 +9,7 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._paths import is_test_file
+from devlint.testcode import is_test_file
 
 _RANKS = frozenset({"torch.distributed.get_rank", "torch.distributed.distributed_c10d.get_rank"})
 _VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")

@@ -6,9 +6,9 @@ from devlint.finding import Fix
 from devlint.flow.names import dotted
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._paths import is_test_file
 from devlint.rules._places import where
 from devlint.rules._portability import Surroundings
+from devlint.testcode import is_test_file
 
 #: Legacy tensor type -> the dtype it stands for.
 _TYPES = {

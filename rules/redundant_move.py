@@ -9,8 +9,8 @@ from devlint.flow.names import target_names
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import destination, short
-from devlint.rules._paths import is_test_file
 from devlint.rules._places import last_word, origin_note
+from devlint.testcode import is_test_file
 
 
 class RedundantMove(Rule):

@@ -61,6 +61,40 @@ def test_the_more_specific_name_wins_then_ignore_and_the_command_line_wins_over_
     assert rules(chosen) == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("tests/models/deep/down/in/a/tree/cases.py", True),
+        ("tests_gpu/a.py", True),
+        ("pkg/testing/a.py", True),
+        ("pkg/test_loop.py", True),
+        ("pkg/loop_test.py", True),
+        ("conftest.py", True),
+        ("test.py", False),  # the evaluation script of many a project
+        ("contest/a.py", False),
+        ("latest_/a.py", False),
+    ],
+)
+def test_performance_rules_are_off_in_tests_unless_selected(project: Path, path: str, test: bool) -> None:
+    root, file = str(project), str(project / path)
+    quiet = {"fatal-name"} if test else {"fatal-name", "poor-name"}
+    assert Settings(root=root).enabled(file) - BUILT_IN == quiet
+    assert Settings(root=root, extend_select=("trial-name",)).enabled(file) - BUILT_IN == {*quiet, "trial-name"}
+    assert "poor-name" in Settings(root=root, select=("poor-name",)).enabled(file)
+    assert "poor-name" in Settings(root=root, command_line=Selection(extend_select=("performance",))).enabled(file)
+
+
+def test_a_checkout_below_a_folder_called_tests_is_no_test(tmp_path: Path) -> None:
+    root = tmp_path / "tests" / "a" / "project"
+    assert "poor-name" in Settings(root=str(root)).enabled(str(root / "train.py"))
+
+
+def test_the_current_folder_may_be_the_one_that_holds_the_tests(tmp_path: Path) -> None:
+    root, file = tmp_path / "tests", str(tmp_path / "tests" / "model.py")
+    assert "poor-name" not in Settings(root=str(root)).enabled(file)
+    assert "poor-name" in Settings(root=str(root), file=str(root / "devlint.toml")).enabled(file)
+
+
 def test_what_devlint_reports_without_a_rule_is_on_unless_ignored_by_name() -> None:
     assert Settings(select=("poor-name",)).enabled("a.py") >= BUILT_IN
     assert Settings(ignore=("ALL", "suspicious")).enabled("a.py") >= BUILT_IN
