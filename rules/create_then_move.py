@@ -4,12 +4,17 @@ from typing import NamedTuple, TypeGuard
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Edit, Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE
 from devlint.flow.value import DEVICE, DTYPE
 from devlint.rule import Rule
 from devlint.rules._moves import destination
+from devlint.rules._neighbours import Told, report_together
+from devlint.rules._recurs import in_stepping_loop, is_deprecated, recurs, waits_in_loop
 
 #: What a factory's result may go through without being computed with: the same calls give the same on a device.
 _REARRANGE = (
@@ -49,7 +54,9 @@ class CreateThenMove(Rule):
     ## What it does
     Reports a factory call (`torch.zeros`, `torch.arange`, `torch.randn`, `torch.ones_like`, ...) whose result is moved
     to a device and used for nothing else: at once, behind calls that only rearrange it, or through a name that
-    nothing else reads.
+    nothing else reads. It speaks where that happens again and again: in a loop that drives a model, in `forward` and
+    what it calls, in what a loop of the file calls, and in functions that follow an argument (`.to(x.device)`). What
+    stands in statements one below the other is one finding.
 
     ## Why is this bad
     The host fills memory that nobody reads there, and the copy that follows comes from pageable memory, so that the
@@ -60,9 +67,9 @@ class CreateThenMove(Rule):
     import torch
 
 
-    def causal_mask(x: torch.Tensor, device: torch.device):
-        mask = torch.ones(x.size(0), x.size(0)).to(device)
-        return x.to(device) * mask
+    def causal(x: torch.Tensor):
+        mask = torch.ones(x.size(0), x.size(0)).to(x.device)
+        return x * mask.tril()
     ```
 
     ## Use instead
@@ -70,9 +77,9 @@ class CreateThenMove(Rule):
     import torch
 
 
-    def causal_mask(x: torch.Tensor, device: torch.device):
-        mask = torch.ones(x.size(0), x.size(0), device=device)
-        return x.to(device) * mask
+    def causal(x: torch.Tensor):
+        mask = torch.ones(x.size(0), x.size(0), device=x.device)
+        return x * mask.tril()
     ```
 
     ## Fix safety
@@ -84,7 +91,9 @@ class CreateThenMove(Rule):
     ## Limits
     Silent for values that come from Python or numpy (`torch.tensor(xs)`): `device=` makes the very same copy of them.
     Silent with `generator=`, `pin_memory=`, `requires_grad=` and an explicit `device="cpu"`; where something is
-    computed, written or read between; and where one tensor is copied several times.
+    computed, written or read between; and where one tensor is copied several times. Silent for what happens once: in
+    constructors, in the main code outside of loops, once an epoch, what a module keeps in an attribute; before a loop
+    that waits for the device each time around; for tensors without elements; and in deprecated code.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
@@ -95,6 +104,7 @@ class CreateThenMove(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        found = []
         for move in self.flow.facts.moves.values():
             value = move.value
             if not (value.is_tensor and value.place.is_host and _goes_there(move)) or value.pinned or value.grad:
@@ -102,21 +112,78 @@ class CreateThenMove(Rule):
             if self._is_for_its_effect(move.node):
                 continue
             head, drawn = self._head(move.receiver)
-            if isinstance(head, cst.Name):
-                named = self._named(move, head)
-                if named is not None:
-                    self._report(move, named.made._replace(random=named.made.random or drawn), named)
-            elif isinstance(head, cst.Call):
-                self._report(move, _Made(head, drawn), None)
+            named = self._named(move, head) if isinstance(head, cst.Name) else None
+            made = named.made._replace(random=named.made.random or drawn) if named is not None else None
+            if isinstance(head, cst.Call):
+                made = _Made(head, drawn)
+            if made is not None and not self._is_empty(made.factory) and self._matters(move):
+                found.append(self._told(move, made, named))
+        report_together(self, found)
 
-    def _report(self, move: Move, made: _Made, named: _Named | None) -> None:
+    def _told(self, move: Move, made: _Made, named: _Named | None) -> Told:
         name = self.flow.name_of(made.factory)
-        self.report(
+        return Told(
             move.node,
             f"`{name}` makes this tensor on the host, only for it to be copied to {destination(self, move)}",
+            also=f"so is what `{name}` makes here",
             notes=[self.note(made.factory, "it is made here, and used only where it is moved")] if named else [],
             fix=self._fix(move, made, named),
         )
+
+    # whether it matters -------------------------------------------------------------------------
+
+    def _matters(self, move: Move) -> bool:
+        """Whether the host is to wait again and again: one copy while a program starts is no matter."""
+        if is_deprecated(self.flow, move.node) or self._is_kept(move):
+            return False
+        if in_stepping_loop(self.flow, move.node):
+            return True
+        if waits_in_loop(self.flow, self.flow.function(move.node)):
+            return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
+        return recurs(self.flow, move.node) or self._follows_an_argument(move)
+
+    def _is_kept(self, move: Move) -> bool:
+        """`if self.mask is None: self.mask = torch.ones(n).to(x.device)`"""
+        parent = self.parent(move.node)
+        if not isinstance(parent, cst.Assign) or self.flow.runs_each_step(move.node):
+            return False
+        return any(dotted(_held(target.target)).startswith("self.") for target in parent.targets)
+
+    def _follows_an_argument(self, move: Move) -> bool:
+        """Whether the tensor goes to where an argument of the function is: such functions are called for each batch."""
+        function = self.flow.function(move.node)
+        if function is None or function.role in (CONSTRUCTOR, HOST_SIDE):
+            return False
+        if function.name == "__call__" and (function.cls is None or not function.cls.is_module):
+            return False  # a pipeline, called once for each picture
+        node = move.target_node
+        if isinstance(node, cst.Attribute) and node.attr.value == "type":
+            node = node.value  # x.device.type
+        if isinstance(node, cst.Attribute) and node.attr.value == "device":
+            node = node.value
+        elif node is None or not self.flow.value(node).holds_tensors:
+            return False
+        if isinstance(node, cst.Subscript):
+            node = node.value  # batch["ids"].device
+        elif not (self.flow.value(node).holds_tensors or self._has_a_shape(node, function.node)):
+            return False  # args.device
+        return isinstance(node, cst.Name) and node.value in function.param_names and node.value not in ("self", "cls")
+
+    def _has_a_shape(self, node: cst.BaseExpression, function: cst.FunctionDef) -> bool:
+        name = dotted(node)
+        return any(
+            isinstance(n, cst.Attribute) and n.attr.value in _OF_TENSORS and dotted(n.value) == name
+            for n in tree.walk(function.body)
+        )
+
+    def _is_empty(self, factory: cst.Call) -> bool:
+        """`torch.empty(0)`, `torch.zeros((0, 4))`: there is nothing to copy."""
+        if self.flow.name_of(factory).rpartition(".")[2] not in ("empty", "zeros", "ones", "rand", "randn"):
+            return False
+        sizes = [arg.value for arg in factory.args if arg.keyword is None]
+        if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple):
+            sizes = [element.value for element in sizes[0].elements]
+        return any(isinstance(size, cst.Integer) and size.value == "0" for size in sizes)
 
     def _is_for_its_effect(self, call: cst.Call) -> bool:
         """Whether nothing reads what was moved: the device is to be woken up, or the copy itself tried."""
@@ -392,6 +459,14 @@ _PERHAPS_OR_OFTEN = (
 )
 
 _PARTS_OF_A_TARGET = (cst.Element, cst.StarredElement, cst.Tuple, cst.List, cst.Attribute, cst.Subscript)
+
+
+#: What is asked of tensors, and of no settings.
+_OF_TENSORS = frozenset("size shape dtype dim ndim numel".split())
+
+
+def _held(node: cst.BaseExpression) -> cst.BaseExpression:
+    return node.value if isinstance(node, cst.Subscript) else node
 
 
 def _goes_there(move: Move) -> bool:

@@ -1,0 +1,132 @@
+"""Whether code runs again and again while a model trains or answers, or once."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow import Flow
+from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
+from devlint.flow.names import dotted, target_names
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Function
+from devlint.rules._training import runs_few_times
+
+#: What is called for each batch, or for each step of an optimizer, a search or a sampler.
+_STEPS = frozenset({"forward", "training_step", "validation_step", "test_step", "predict_step", "step"})
+
+
+def recurs(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether a node is evaluated for batch after batch, or step after step.
+
+    It stands in a loop that drives a model, in ``forward`` or what that calls, or in what a loop of the file calls.
+    """
+    if in_stepping_loop(flow, node):
+        return True
+    function = flow.function(node)
+    if function is None or function.role in (CONSTRUCTOR, HOST_SIDE, MAIN):
+        return False
+    return function in _reached_from_steps(flow) or _called_in_loop(flow, function)
+
+
+def in_stepping_loop(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether each iteration of a loop that drives a model evaluates a node."""
+    loop = working_loop(flow, node)
+    if loop is None or runs_by_epoch(flow, loop) or runs_few_times(loop.node):
+        return False
+    return not _goes_through_models(loop) and not runs_sometimes(flow, node, loop)
+
+
+def waits_in_loop(flow: Flow, function: Function | None) -> bool:
+    """Whether a loop of a function waits for the device each time around."""
+    for wait in flow.facts.waits.values():
+        loop = flow.loop(wait.node) if function is not None and flow.function(wait.node) is function else None
+        if loop is not None and (loop.works or isinstance(loop.node, cst.While)):
+            return True
+    return False
+
+
+def _goes_through_models(loop: Loop) -> bool:
+    """``for tokenizer, encoder in zip(tokenizers, encoders): encoder(tokenizer(text))``: once for each model."""
+    if not isinstance(loop.node, cst.For) or loop.loader:
+        return False
+    names: set[str] = set()
+    target_names(loop.node.target, names)
+    called = {dotted(work.func).partition(".")[0] for work in loop.works if isinstance(work, cst.Call)}
+    return bool(names & called)
+
+
+def _reached_from_steps(flow: Flow) -> set[Function]:
+    """The functions of the file that steps call, whether always or not, and these themselves."""
+    functions = flow.scope.functions.values()
+    todo = [f for f in functions if f.name in _STEPS and f.cls is not None and f.role not in (CONSTRUCTOR, HOST_SIDE)]
+    seen = set(todo)
+    while todo:
+        function = todo.pop()
+        called = [flow.scope.function_names.get(name) for name in function.calls]
+        if function.cls is not None:
+            called += [function.cls.find_method(name) for name in function.self_calls]
+        for other in called:
+            # @lru_cache
+            if other is not None and other not in seen and not other.is_replaced and other.role != CONSTRUCTOR:
+                seen.add(other)
+                todo.append(other)
+    return seen
+
+
+def _called_in_loop(flow: Flow, function: Function) -> bool:
+    """Whether a loop of the file calls a function that is no program of its own."""
+    if any(isinstance(n, cst.For | cst.While) for n in tree.walk(function.node.body)):
+        return False  # for seed in range(5): run(seed)
+    for call in flow.source.nodes_of(cst.Call):
+        if dotted(call.func).rpartition(".")[2] != function.name or not _calls(flow, call, function):
+            continue
+        if in_stepping_loop(flow, call):
+            return True
+        loop = flow.loop(call)
+        while loop is not None:
+            if _counts(loop.node):
+                return True
+            loop = flow.loop(loop.node)
+    return False
+
+
+def _counts(node: cst.For | cst.While) -> bool:
+    """``for _ in range(n):``, and not ``for layer in self.layers: fuse(layer)``, which goes through a model once."""
+    if not isinstance(node, cst.For) or runs_few_times(node):
+        return False
+    return isinstance(node.iter, cst.Call) and dotted(node.iter.func) == "range" and "epoch" not in _target(node)
+
+
+def _target(node: cst.For) -> str:
+    names: set[str] = set()
+    target_names(node.target, names)
+    return " ".join(names).lower()
+
+
+def _calls(flow: Flow, call: cst.Call, function: Function) -> bool:
+    path = dotted(call.func)
+    if function.cls is None:
+        return path == function.name and flow.scope.function_names.get(path) is function
+    caller = flow.function(call)
+    return (
+        path == f"self.{function.name}"
+        and caller is not None
+        and caller.cls is not None
+        and caller.cls.find_method(function.name) is function
+    )
+
+
+def is_deprecated(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether code is kept for old callers only: ``@deprecated(...)``, a folder of that name."""
+    if "deprecated" in flow.source.path.replace("\\", "/").split("/"):
+        return True
+    function = flow.function(node)
+    if function is None:
+        return False
+    decorators = [*function.node.decorators, *(function.cls.node.decorators if function.cls is not None else ())]
+    return any("deprecated" in dotted(_called(decorator)).lower() for decorator in decorators)
+
+
+def _called(decorator: cst.Decorator) -> cst.BaseExpression:
+    node = decorator.decorator
+    return node.func if isinstance(node, cst.Call) else node
