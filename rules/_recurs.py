@@ -9,6 +9,7 @@ from devlint.flow import Flow
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Function
+from devlint.flow.steps import runs_each_time
 from devlint.rules._training import runs_few_times
 
 #: What is called for each batch, or for each step of an optimizer, a search or a sampler.
@@ -45,6 +46,51 @@ def waits_in_loop(flow: Flow, function: Function | None) -> bool:
     return False
 
 
+#: Methods that wait for the device, by the look of them.
+_READING = frozenset({"item", "tolist", "numpy", "cpu"})
+
+
+def reads_each_time(flow: Flow, loop: Loop) -> bool:
+    """Whether each iteration, or a function of the file that it calls, reads a value of the device on the host."""
+    for node in tree.walk(loop.node.body):
+        if not isinstance(node, cst.Call) or runs_sometimes(flow, node, loop):
+            continue
+        if _reads(flow, node):
+            return True
+        called = _function_of(flow, node)
+        if (
+            called is not None
+            and called.home is flow
+            and any(
+                isinstance(n, cst.Call) and _reads(flow, n) and runs_each_time(flow, called, n)
+                for n in tree.walk(called.node.body)
+            )
+        ):
+            return True
+    return False
+
+
+def _reads(flow: Flow, call: cst.Call) -> bool:
+    if call in flow.facts.waits:
+        return True
+    func = call.func
+    return (
+        isinstance(func, cst.Attribute)
+        and func.attr.value in _READING
+        and not call.args
+        and not flow.value(func.value).place.is_host
+    )
+
+
+def _function_of(flow: Flow, call: cst.Call) -> Function | None:
+    """The function or method of the file that a call calls by name."""
+    path = dotted(call.func)
+    caller = flow.function(call)
+    if path.startswith("self."):
+        return caller.cls.find_method(path[5:]) if caller is not None and caller.cls is not None else None
+    return flow.scope.function_names.get(path)
+
+
 def _goes_through_models(loop: Loop) -> bool:
     """``for tokenizer, encoder in zip(tokenizers, encoders): encoder(tokenizer(text))``: once for each model."""
     if not isinstance(loop.node, cst.For) or loop.loader:
@@ -78,7 +124,7 @@ def _called_in_loop(flow: Flow, function: Function) -> bool:
     if any(isinstance(n, cst.For | cst.While) for n in tree.walk(function.node.body)):
         return False  # for seed in range(5): run(seed)
     for call in flow.source.nodes_of(cst.Call):
-        if dotted(call.func).rpartition(".")[2] != function.name or not _calls(flow, call, function):
+        if dotted(call.func).rpartition(".")[2] != function.name or _function_of(flow, call) is not function:
             continue
         if in_stepping_loop(flow, call):
             return True
@@ -101,19 +147,6 @@ def _target(node: cst.For) -> str:
     names: set[str] = set()
     target_names(node.target, names)
     return " ".join(names).lower()
-
-
-def _calls(flow: Flow, call: cst.Call, function: Function) -> bool:
-    path = dotted(call.func)
-    if function.cls is None:
-        return path == function.name and flow.scope.function_names.get(path) is function
-    caller = flow.function(call)
-    return (
-        path == f"self.{function.name}"
-        and caller is not None
-        and caller.cls is not None
-        and caller.cls.find_method(function.name) is function
-    )
 
 
 def is_deprecated(flow: Flow, node: cst.CSTNode) -> bool:

@@ -4,15 +4,19 @@ import libcst as cst
 
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
+from devlint.flow.loops import Loop, working_loop
 from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, loader_of, short
+from devlint.rules._neighbours import Told, report_together
+from devlint.rules._recurs import reads_each_time
 
 
 class BlockingCopyFromPinned(Rule):
     """A pinned batch is copied to a device, and the host waits for the copy all the same.
 
     ## What it does
-    Reports `.to(device)` and `.cuda()` without `non_blocking=True` on a batch of a `DataLoader` with `pin_memory=True`.
+    Reports `.to(device)` and `.cuda()` without `non_blocking=True` on the batches of a `DataLoader` with
+    `pin_memory=True`: once for each loop over them.
 
     ## Why is this bad
     The loader pinned the batch so that it can be copied while the host goes on; a copy that blocks throws that away
@@ -43,7 +47,9 @@ class BlockingCopyFromPinned(Rule):
     written to on the host later, nothing is reported.
 
     ## Limits
-    Silent where the pin depends on a variable or a branch; for batches that are no tensors; where `non_blocking`
+    Silent where the loop, or a function of the file that it calls, reads a result on the host in each step: then
+    nothing is queued when the next batch is copied, and little is won. Silent outside of loops; where the pin depends
+    on a variable or a branch; for batches that are no tensors; where `non_blocking`
     is written out or decided by a variable; where the copy changes the type too, which is done in pageable
     memory; where the target may be the host; and on Apple's chips, where both sides share one memory.
 
@@ -56,6 +62,7 @@ class BlockingCopyFromPinned(Rule):
     fixable = "always"
 
     def check(self) -> None:
+        found = []
         for move in self.flow.facts.moves.values():
             value = move.value
             if not (value.holds_tensors and value.place.is_host and has_memory_of_its_own(move.target)):
@@ -63,15 +70,28 @@ class BlockingCopyFromPinned(Rule):
             loader = loader_of(self.flow, move.receiver) if value.pinned else None
             if loader is None or self._decided(move) or self._is_written_on_host(move.receiver):
                 continue
+            loop = self._repeats(move.node)
+            if loop is None:
+                continue
             name = short(self.code(move.receiver))
             edit = self.add_argument(move.node, "non_blocking=True")
             title = "copy in the background: `non_blocking=True`"
-            self.report(
+            told = Told(
                 move.node,
                 f"`{name}` is pinned, but the host waits for this copy: `non_blocking=True` is missing",
+                also=f"the host waits for the copy of `{name}`, too",
                 notes=[self.note(loader.origin, "this loader pins its batches")] if loader.origin is not None else [],
                 fix=self.fix(title, edit, safe=True) if edit is not None else None,
+                key=(loader.origin, loop.node),
             )
+            found.append(told)
+        report_together(self, found)
+
+    def _repeats(self, copy: cst.Call) -> Loop | None:
+        """The loop that copies batch after batch, where the host could go on meanwhile."""
+        loop = working_loop(self.flow, copy)
+        # losses.append(loss.item()): the device is idle already when the next batch is copied
+        return loop if loop is not None and not reads_each_time(self.flow, loop) else None
 
     def _decided(self, move: Move) -> bool:
         """Whether the call itself says how to copy: ``x.to(device, non_blocking=False)``, ``x.to(device, dtype)``."""

@@ -6,9 +6,11 @@ from devlint.flow.facts import Move
 from devlint.flow.loops import working_loop
 from devlint.flow.names import dotted
 from devlint.flow.place import Place
-from devlint.flow.scope import CONSTRUCTOR
+from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.flow.steps import runs_each_time
 from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, short
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
 
 
@@ -52,13 +54,16 @@ class ConstantRebuiltInForward(Rule):
     ```
 
     ## Fix safety
-    No fix is offered. Register a buffer; for a single number use the number itself, or `torch.zeros(())` and
-    `torch.full((), value)` with `device=`, which fill memory there and copy nothing.
+    No fix is offered. Register a buffer; for a single number use the number itself (`x.clamp(max=1.0)`,
+    `torch.where(mask, x, 0.0)`), or `torch.zeros(())` and `torch.full((), value)` with `device=`, which fill memory
+    there and copy nothing. A complex tensor does not go into a buffer: `module.to(dtype)` would drop its imaginary
+    part. Keep its copy in an attribute instead, one for each device.
 
     ## Limits
-    Silent where the module keeps the copy (`self.mean = self.mean.to(x.device)`), where the numbers are not the same in
-    each call, under tests that may come out otherwise, and for `torch.zeros`, `torch.arange` and their kin, which
-    copy nothing.
+    Silent where the module keeps the copy (`self.mean = self.mean.to(x.device)`), in functions that are cached, where
+    the numbers are not the same in each call, under tests that may come out otherwise, where the function has read a
+    value of the device before, where a method sets `self.device`, and for `torch.zeros`, `torch.arange` and their kin,
+    which copy nothing.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -68,29 +73,57 @@ class ConstantRebuiltInForward(Rule):
     group = "performance"
 
     def check(self) -> None:
+        found = []
         for call in self.flow.calls("torch.tensor", "torch.as_tensor", "torch.asarray"):
             if call.args and not call.args[0].star and self._is_constant(call.args[0].value):
-                self._built(call)
+                found += self._built(call)
         for move in self.flow.facts.moves.values():
             if move.value.is_tensor and move.value.attr is not None and self._keeps_on_host(move):
                 name = short(self.code(move.receiver))
-                self._report(move.node, f"`{name}` stays on the host, and is copied to", move.target)
+                found += self._told(move.node, f"`{name}` stays on the host, and is copied to", move.target)
+        report_together(self, found)
 
-    def _built(self, call: cst.Call) -> None:
+    def _built(self, call: cst.Call) -> list[Told]:
         attribute = self.parent(call)
         above = self.parent(attribute) if isinstance(attribute, cst.Attribute) else None
         moved = self.flow.move(above) if above is not None else None
         place = moved.target if moved is not None else self.flow.value(call).place
-        if has_memory_of_its_own(place):
-            code = short(self.code(call.args[0].value))
-            self._report(call, f"`{code}` is copied to", place)
+        if not has_memory_of_its_own(place):
+            return []
+        return self._told(call, f"`{short(self.code(call.args[0].value))}` is copied to", place)
 
-    def _report(self, node: cst.Call, said: str, place: Place) -> None:
+    def _told(self, node: cst.Call, said: str, place: Place) -> list[Told]:
         if not self.flow.runs_each_step(node) or working_loop(self.flow, node) is not None:
-            return  # for layer in self.layers: x = layer(x, torch.tensor(...))   invariant-move-in-loop judges it
+            return []  # for layer in self.layers: x = layer(x, torch.tensor(...))   invariant-move-in-loop judges it
         function = self.flow.function(node)
         assert function is not None
-        self.report(node, f"{said} {where(place)} by each call of `{function.name}`")
+        if self._set_later(place, function) or self._has_waited(node, function):
+            return []
+        said = f"{said} {where(place)} by each call of `{function.name}`"
+        return [Told(node, said, also=said)]
+
+    def _set_later(self, place: Place, function: Function) -> bool:
+        """Whether a method sets `self.device` to what it is handed: a sampler may be on the host, its model not."""
+        if place.name != "self.device" or function.cls is None:
+            return False
+        owners = list(function.cls.lineage)
+        heir = self.flow.heir(function.cls, "device")
+        if heir is not None:
+            owners += heir.lineage
+        return any(m.role != CONSTRUCTOR and "device" in m.stores for o in owners for m in o.methods.values())
+
+    def _has_waited(self, node: cst.Call, function: Function) -> bool:
+        """Whether the host has waited by then for a value that it reads: `n = int(ids.max())`."""
+        at, _ = self.source.offsets(node)
+        if self.flow.loop(node) is not None:
+            return False  # for i in range(n): x[rows[i]] = torch.tensor(0.0, device=x.device)   one wait more in each
+        return any(
+            wait.explicit
+            and self.flow.function(wait.node) is function
+            and self.source.offsets(wait.node)[0] < at
+            and runs_each_time(self.flow, function, wait.node)
+            for wait in self.flow.facts.waits.values()
+        )
 
     def _keeps_on_host(self, move: Move) -> bool:
         """Whether an attribute is set by constructors alone, and only a copy of it is on the device."""

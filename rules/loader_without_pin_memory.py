@@ -5,8 +5,8 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow.facts import Move
 from devlint.flow.loops import runs_sometimes, working_loop
-from devlint.flow.names import dotted
 from devlint.rule import Rule
+from devlint.rules._loaders import gives_pin_memory, has_workers, trains
 from devlint.rules._moves import destination, has_memory_of_its_own, loader_of
 
 
@@ -15,7 +15,7 @@ class LoaderWithoutPinMemory(Rule):
 
     ## What it does
     Reports a `DataLoader` with worker processes and without `pin_memory`, where a loop moves its batches to a device
-    and works there.
+    and trains a model there.
 
     ## Why is this bad
     The device can fetch bytes by itself from page-locked (pinned) memory only. A copy from pageable memory is staged
@@ -52,10 +52,11 @@ class LoaderWithoutPinMemory(Rule):
     memory can be pinned for, torch warns and pins nothing.
 
     ## Limits
-    Silent for loaders without worker processes (`num_workers` is zero by default): they would pin in the thread of the
-    loop itself, which costs about what the faster copy gains. Silent where `pin_memory` is given, whatever its value;
-    where batches may be made by a function that is not known, or are moved outside a loop; where `non_blocking=True`
-    is asked for, which is `pageable-non-blocking`; and on Apple's chips, where both sides share one memory.
+    Silent for loaders without worker processes (`num_workers` is zero by default), or where nothing says how many:
+    they would pin in the thread of the loop itself, which costs about what the faster copy gains. Silent where
+    `pin_memory` is given, whatever its value; where batches may be made by a function that is not known, or are moved
+    outside of a loop that trains; where `non_blocking=True` is asked for, which is `pageable-non-blocking`; and on
+    Apple's chips, where both sides share one memory. How large the data are is not looked at.
 
     ## References
     - [torch.utils.data: memory pinning](https://pytorch.org/docs/stable/data.html#memory-pinning)
@@ -69,7 +70,9 @@ class LoaderWithoutPinMemory(Rule):
         told: set[cst.Call] = set()
         for move in self.flow.facts.moves.values():
             made = self._made(move)
-            if made is None or made in told or not self._has_workers(made) or not self._comes_back(move):
+            if made is None or made in told or gives_pin_memory(made):
+                continue
+            if not has_workers(self.source, made) or not self._comes_back(move):
                 continue
             told.add(made)
             self.report(
@@ -90,64 +93,10 @@ class LoaderWithoutPinMemory(Rule):
         return loader.origin if loader is not None and isinstance(loader.origin, cst.Call) else None
 
     def _comes_back(self, move: Move) -> bool:
-        """Whether batch after batch is moved: not `next(iter(loader))`."""
+        """Whether a model learns from batch after batch: not `next(iter(loader))`, nor a pass over what is there."""
         loop = working_loop(self.flow, move.node)
-        return loop is not None and bool(loop.works) and not runs_sometimes(self.flow, move.node, loop)
-
-    def _has_workers(self, made: cst.Call) -> bool:
-        """Whether worker processes prepare the batches, so that a thread of its own may pin them."""
-        given = None
-        for position, arg in enumerate(made.args):
-            if arg.star:
-                return False
-            named = arg.keyword.value if arg.keyword is not None else None
-            if named == "pin_memory":
-                return False  # DataLoader(data, num_workers=4, pin_memory=False) is a decision
-            if named == "num_workers" or (named is None and position == _NUM_WORKERS):
-                given = arg.value
-        if given is None or isinstance(given, cst.Integer):
-            return isinstance(given, cst.Integer) and int(given.value.replace("_", ""), 0) > 0
-        return not self._may_be_zero(given)
-
-    def _may_be_zero(self, node: cst.BaseExpression) -> bool:
-        """Whether the file binds the number of workers to zero: `workers = 0`, an option whose default is zero."""
-        name = dotted(node).rpartition(".")[2]
-        if not name:
-            return any(_is_zero(part) for part in _parts(node))  # 0 if windows else 4
-        bound = [p.default for p in self.source.nodes_of(cst.Param) if p.name.value == name]
-        for assign in self.source.nodes_of(cst.Assign):
-            if any(dotted(target.target).rpartition(".")[2] == name for target in assign.targets):
-                bound.append(assign.value)
-        bound += [a.value for a in self.source.nodes_of(cst.AnnAssign) if dotted(a.target) == name]
-        if any(_is_zero(part) for value in bound if value is not None for part in _parts(value)):
-            return True
-        return any(_is_option(call, name) for call in self.source.nodes_of(cst.Call))
+        return loop is not None and trains(loop) and not runs_sometimes(self.flow, move.node, loop)
 
     def _fix(self, made: cst.Call) -> Fix | None:
         edit = self.add_argument(made, "pin_memory=True")
         return self.fix("let the loader pin its batches: `pin_memory=True`", edit, safe=True) if edit else None
-
-
-#: The position of ``num_workers`` among the arguments of ``DataLoader``.
-_NUM_WORKERS = 5
-
-
-def _parts(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    if isinstance(node, cst.IfExp):
-        return [node.body, node.orelse]
-    return [node]
-
-
-def _is_zero(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Integer) and node.value == "0"
-
-
-def _is_option(call: cst.Call, name: str) -> bool:
-    """``parser.add_argument("--num-workers", type=int, default=0)``."""
-    if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in ("add_argument", "add_option"):
-        return False
-    flags = [a.value for a in call.args if isinstance(a.value, cst.SimpleString) and a.keyword is None]
-    if not any(str(flag.evaluated_value).lstrip("-").replace("-", "_") == name for flag in flags):
-        return False
-    default = next((a.value for a in call.args if a.keyword is not None and a.keyword.value == "default"), None)
-    return default is None or _is_zero(default)

@@ -2,19 +2,22 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.finding import Fix, Note
+from devlint.finding import Fix
 from devlint.flow import Value
-from devlint.flow import torch_table as table
+from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
+from devlint.rules._loaders import PIN_MEMORY, has_workers, trains
 from devlint.rules._moves import has_memory_of_its_own, loader_of, short
+from devlint.rules._neighbours import Told, report_together
 
 
 class PageableNonBlocking(Rule):
     """A copy to a device is asked not to block, but its source is not pinned.
 
     ## What it does
-    Reports `non_blocking=True` on a copy to a device from host memory that is surely pageable: batches of a
-    `DataLoader` without `pin_memory`, and tensors just made on the host.
+    Reports `non_blocking=True` on the copies of batches of a `DataLoader` that has worker processes and no
+    `pin_memory`, in a loop that trains a model: once for each loader.
 
     ## Why is this bad
     The device can fetch bytes by itself from page-locked (pinned) memory only. What lies in ordinary, pageable
@@ -26,10 +29,11 @@ class PageableNonBlocking(Rule):
     from torch.utils.data import DataLoader
 
 
-    def train(model, dataset, device):
-        for images, labels in DataLoader(dataset, batch_size=64):
-            images = images.to(device, non_blocking=True)
-            model(images)
+    def train(model, dataset, optimizer, device):
+        for images, labels in DataLoader(dataset, batch_size=64, num_workers=8):
+            optimizer.zero_grad()
+            model(images.to(device, non_blocking=True)).sum().backward()
+            optimizer.step()
     ```
 
     ## Use instead
@@ -37,20 +41,22 @@ class PageableNonBlocking(Rule):
     from torch.utils.data import DataLoader
 
 
-    def train(model, dataset, device):
-        for images, labels in DataLoader(dataset, batch_size=64, pin_memory=True):
-            images = images.to(device, non_blocking=True)
-            model(images)
+    def train(model, dataset, optimizer, device):
+        for images, labels in DataLoader(dataset, batch_size=64, num_workers=8, pin_memory=True):
+            optimizer.zero_grad()
+            model(images.to(device, non_blocking=True)).sum().backward()
+            optimizer.step()
     ```
 
     ## Fix safety
     The fix adds `pin_memory=True` to the loader (or changes `False`), which is safe: the batches hold the same values.
-    Nothing is offered for tensors that no loader made: pinning them on the spot costs more than the copy gains.
 
     ## Limits
-    Silent where the pin depends on a variable or a branch, where a collate function makes something other than
-    tensors, for constants written out and other tensors of up to 64 KiB, which the driver takes at once, and on
-    Apple's chips, where both sides share one memory.
+    Silent for loaders without worker processes (`num_workers` is zero by default), or where nothing says how many:
+    they would pin in the thread of the loop itself, which costs about what the faster copy gains. Silent where the pin
+    depends on a variable or a branch, where a collate function makes something other than tensors, and on Apple's
+    chips, where both sides share one memory. Silent, too, for tensors that no loader made: pinning them on the spot
+    costs more than the copy gains, and without `non_blocking=True` the host would wait for other work as well.
 
     ## References
     - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
@@ -58,72 +64,45 @@ class PageableNonBlocking(Rule):
     """
 
     group = "performance"
-    fixable = "sometimes"
+    fixable = "always"
 
     def check(self) -> None:
+        found = []
         for move in self.flow.facts.moves.values():
             if move.non_blocking and has_memory_of_its_own(move.target):
-                self._judge(move.node, move.receiver, move.value)
+                found += self._judge(move.node, move.receiver, move.value)
         for copy in self.flow.facts.copies.values():
             if copy.non_blocking and has_memory_of_its_own(copy.into.place):
-                self._judge(copy.node, copy.source, copy.value)
+                found += self._judge(copy.node, copy.source, copy.value)
+        report_together(self, found)
 
-    def _judge(self, copy: cst.Call, source: cst.BaseExpression, value: Value) -> None:
-        if not (value.holds_tensors and value.place.is_host and value.pinned is False) or self._is_small(value):
-            return
-        name = short(self.code(source))
+    def _judge(self, copy: cst.Call, source: cst.BaseExpression, value: Value) -> list[Told]:
+        if not (value.holds_tensors and value.place.is_host and value.pinned is False):
+            return []
         loader = loader_of(self.flow, source)
-        self.report(
+        made = loader.origin if loader is not None else None
+        if not isinstance(made, cst.Call) or not has_workers(self.source, made) or not self._comes_back(copy):
+            return []
+        name = short(self.code(source))
+        told = Told(
             copy,
             f"`{name}` is in pageable memory: the host is held up while it is copied, in spite of `non_blocking=True`",
-            notes=self._notes(name, loader, value),
-            fix=self._fix(loader),
+            also=f"so it is while `{name}` is copied here",
+            notes=[self.note(made, "this loader does not pin its batches")],
+            fix=self._fix(made),
+            key=made,
         )
+        return [told]
 
-    def _is_small(self, value: Value) -> bool:
-        """``torch.tensor([0.485, 0.456])``, ``torch.zeros(3)``: what the driver takes at once, pinned or not."""
-        if value.zero:
-            return True
-        made = value.origin
-        if not isinstance(made, cst.Call) or not made.args:
-            return False
-        factory = self.flow.factory(made)
-        data = made.args[0].value
-        if self.flow.name_of(made) in table.KEEPING or (factory is not None and factory.values == "python"):
-            # torch.tensor(flag) may be a single number; torch.tensor([0.485, 0.456]) is written out
-            return value.zero is not False or isinstance(data, cst.List | cst.Tuple)
-        if factory is None:
-            return False
-        sizes = [a.value for a in made.args if a.keyword is None]
-        if len(sizes) == 1 and isinstance(data, cst.List | cst.Tuple):
-            sizes = [element.value for element in data.elements]
-        count = 1
-        for size in sizes:
-            if not isinstance(size, cst.Integer):
-                return False
-            count *= int(size.value.replace("_", ""), 0)
-        return count * 4 <= _TAKEN_AT_ONCE
+    def _comes_back(self, copy: cst.Call) -> bool:
+        """Whether a model learns from batch after batch: a pass over what is there, made once, is no matter."""
+        loop = working_loop(self.flow, copy)
+        return loop is not None and trains(loop) and not runs_sometimes(self.flow, copy, loop)
 
-    def _notes(self, name: str, loader: Value | None, value: Value) -> list[Note]:
-        if loader is not None and isinstance(loader.origin, cst.Call):
-            return [self.note(loader.origin, "this loader does not pin its batches")]
-        if isinstance(value.origin, cst.Call) and self.flow.name_of(value.origin) not in table.LOADERS:
-            return [self.note(value.origin, f"`{name}` comes from host memory that is allocated here")]
-        return []
-
-    def _fix(self, loader: Value | None) -> Fix | None:
-        if loader is None or not isinstance(loader.origin, cst.Call):
-            return None
+    def _fix(self, made: cst.Call) -> Fix | None:
         title = "let the loader pin its batches: `pin_memory=True`"
-        for position, arg in enumerate(loader.origin.args):
-            named = arg.keyword.value if arg.keyword is not None else None
-            if named == "pin_memory" or (named is None and position == _PIN_MEMORY):
-                return self.fix(title, self.replace(arg.value, "True"), safe=True)
-        edit = self.add_argument(loader.origin, "pin_memory=True")
+        given = argument(made, PIN_MEMORY, "pin_memory")
+        if given is not None:
+            return self.fix(title, self.replace(given.value, "True"), safe=True)
+        edit = self.add_argument(made, "pin_memory=True")
         return self.fix(title, edit, safe=True) if edit is not None else None
-
-
-#: Bytes up to which a copy from pageable memory does not hold the host up.
-_TAKEN_AT_ONCE = 64 * 1024
-#: The position of ``pin_memory`` among the arguments of ``DataLoader``.
-_PIN_MEMORY = 7

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
+from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import target_names
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import destination, short
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import last_word, origin_note
-from devlint.testcode import is_test_file
 
 
 class RedundantMove(Rule):
@@ -46,9 +48,10 @@ class RedundantMove(Rule):
     The fix drops the move, or the first of two. It is safe: the result is the same tensor.
 
     ## Limits
-    Silent where the move changes the type, too; for modules that are there already (parts may have been added since);
-    for what comes out of modules, whose parts may be spread over devices; where the name of the device is bound more
-    than once; where only some ways through the code have moved the tensor; and in tests.
+    Silent where another function made or moved the tensor, which may change; where the move changes the type, too; for
+    modules that are there already (parts may have been added since); for what comes out of modules, whose parts may be
+    spread over devices; where the name of the device is bound more than once; and where only some ways through the
+    code have moved the tensor.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -60,25 +63,45 @@ class RedundantMove(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if is_test_file(self.source.path):
-            return  # nothing is won where nothing is copied: a test stays as it is
+        found = []
         for move in self.flow.facts.moves.values():
             if not move.target.is_there or isinstance(self.parent(move.node), cst.Expr):
                 continue  # x.to(device) as a statement is discarded-move
             first = self.flow.move(move.receiver)
             if first is not None and first.target.is_there:
-                self._report_twice(first, move)
+                found.append(self._twice(first, move))
             elif self._is_there(move):
-                self._report_there(move)
+                found.append(self._there(move))
+        report_together(self, found)
 
     def _is_there(self, move: Move) -> bool:
         value, place = move.value, move.target
         if value.kind != TENSOR or value.place != place or not place.name or place.name == "self":
             return False  # h = self.conv(x); h.to(self.weight.device)   parts of a model may be on several devices
-        if isinstance(value.origin, cst.Param) or not self._moves_only(move):
+        if not self._got_there_plainly(value.origin, move) or not self._moves_only(move):
             return False
         named = names_device(last_word(place.name))
         return not named or self._bindings(move.node, place.name.partition(".")[0]) <= 1
+
+    def _got_there_plainly(self, origin: cst.CSTNode | None, move: Move) -> bool:
+        """Whether the same function moved the tensor, or made it with `device=`: a reader sees both at once.
+
+        What another function hands back on the device may be moved again in case that ever changes.
+        """
+        if not isinstance(origin, cst.Call) or self.flow.function(origin) is not self.flow.function(move.node):
+            return False  # embeds = self.encode(prompt, device); embeds.to(device)
+        made = self.flow.name_of(origin) in table.LIKE or any(
+            arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args
+        )
+        if self.flow.move(origin) is None and not (made and self.flow.name_of(origin).startswith("torch.")):
+            return False
+        # torch.arange(n).type_as(ids).to(ids.device)   written for a time when `type_as` did not move to an index
+        return not any(
+            isinstance(n, cst.Attribute) and n.attr.value == "type_as" for n in tree.walk(self._statement(move.node))
+        )
+
+    def _statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        return self.enclosing(node, cst.BaseSmallStatement, cst.BaseCompoundStatement) or node
 
     def _moves_only(self, move: Move) -> bool:
         """Whether the call asks for a device and nothing else: `x.to(y)` and `x.to(device, dtype)` change the type."""
@@ -99,23 +122,25 @@ class RedundantMove(Rule):
             count += name in names and self.flow.function(assign) is function
         return count
 
-    def _report_there(self, move: Move) -> None:
+    def _there(self, move: Move) -> Told:
         name = short(self.code(move.receiver))
-        self.report(
+        return Told(
             move.node,
             f"`{name}` is on {destination(self, move)} already: this moves nothing",
+            also=f"`{name}` is there already, too",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._drop(move, "drop the move"),
         )
 
-    def _report_twice(self, first: Move, move: Move) -> None:
+    def _twice(self, first: Move, move: Move) -> Told:
         name = short(self.code(first.receiver))
         where_first, where_then = destination(self, first), destination(self, move)
         twice = "twice in a row" if where_first == where_then else f"and then to {where_then}"
         plain = self._moves_only(first)
-        self.report(
+        return Told(
             move.node,
             f"`{name}` is moved to {where_first}, {twice}",
+            also=f"`{name}` is moved to {where_first}, {twice}",
             fix=self._drop(first, "drop the first move") if plain else None,
         )
 
