@@ -10,7 +10,7 @@ import libcst as cst
 from devlint.flow.facts import Meeting
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.rule import Rule
-from devlint.testcode import near
+from devlint.testcode import is_test_file, near
 
 #: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
 _OF_HOST = re.compile(
@@ -21,7 +21,10 @@ _OF_HOST = re.compile(
 
 def meetings(rule: Rule) -> Iterator[Meeting]:
     """Those that are sure, and those with what a function of the project's device side was handed."""
-    yield from rule.flow.facts.meetings.values()
+    of_test = is_test_file(rule.source.path)
+    for meeting in rule.flow.facts.meetings.values():
+        if not (of_test and _supposed(rule, meeting)):
+            yield meeting
     assumed = rule.flow.facts.assumed
     if not assumed or _OF_HOST.search("/".join(near(rule.source.path))):
         return
@@ -31,6 +34,16 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     for meeting in assumed.values():
         if _believed(rule, meeting):
             yield meeting
+
+
+def _supposed(rule: Rule, meeting: Meeting) -> bool:
+    """Whether nothing but the hypothesis says that the other side is on a device: a test's modules are made, and stay,
+    on the host, where the test does not move them."""
+    function = rule.flow.function(meeting.node)
+    if function is None or function.device_aware or function.moves_something:
+        return False
+    scopes = {function.scope, function.cls.scope if function.cls is not None else None}
+    return meeting.there.place.kind == "device" and meeting.there.place.scope in scopes
 
 
 def _believed(rule: Rule, meeting: Meeting) -> bool:

@@ -27,7 +27,8 @@ class CurrentDeviceAssumed(Rule):
 
     ## What it does
     Reports `torch.cuda.Stream()`, `torch.cuda.synchronize()`, `torch.cuda.max_memory_allocated()` and the like without
-    a device, and `torch.cuda.current_device()` as a device, in a function that works on a `device` of its own.
+    a device, and `torch.cuda.current_device()` as a device, in a function that works on a `device` of its own. Reports
+    `if t.is_cuda: x = x.cuda()`, which need not be the device of `t`.
 
     ## Why is this bad
     The current device is `cuda:0` unless the program sets another. Where the work is on `cuda:1`, a copy on a stream
@@ -86,6 +87,49 @@ class CurrentDeviceAssumed(Rule):
             what = name.removeprefix("torch.cuda.")
             if what in _OF_CURRENT or (what == "current_device" and self._is_used_as_device(call)):
                 self._look_at(call, what, around)
+
+        self._under_is_cuda()
+
+    def _under_is_cuda(self) -> None:
+        """``if t.is_cuda: x = x.cuda()``."""
+        for move in self.flow.facts.moves.values():
+            if move.target_node is not None or move.how in ("to", "cpu"):
+                continue
+            test = self._is_cuda_test(move.node)
+            if test is None or self.code(test) == self.code(move.receiver):
+                continue  # if x.is_cuda: x = x.cuda()
+            name = self.code(test)
+            self.report(
+                move.node,
+                f"`{short(self.code(move.node.func))}` goes to the current device, which need not be that of `{name}`",
+                notes=[self.note(test, f"`{name}` is asked for its device here")],
+                fix=self._fix_move(move.node, name),
+            )
+
+    def _is_cuda_test(self, node: cst.CSTNode) -> cst.BaseExpression | None:
+        """``t`` where the nearest test around is ``t.is_cuda``, and holds here."""
+        parents = self.source.parents
+        child, current = node, parents.get(node)
+        while current is not None and not isinstance(current, cst.FunctionDef | cst.ClassDef | cst.Lambda):
+            if isinstance(current, cst.If | cst.IfExp) and child is current.body:
+                tests = [current.test]
+                for test in tests:
+                    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+                        tests += [test.left, test.right]
+                    if isinstance(test, cst.Attribute) and test.attr.value == "is_cuda" and dotted(test.value):
+                        return test.value
+                return None
+            child, current = current, parents.get(current)
+        return None
+
+    def _fix_move(self, call: cst.Call, name: str) -> Fix | None:
+        func = call.func
+        if not isinstance(func, cst.Attribute) or call.args:
+            return None
+        edit = self.replace_between(
+            self.source.offsets(func.attr)[0], self.source.offsets(call)[1], f"to({name}.device)"
+        )
+        return self.fix(f"use `{name}.device`", edit, safe=False)
 
     def _look_at(self, call: cst.Call, what: str, around: Surroundings) -> None:
         guard = around.guard(call, SPEAKS_OF_CUDA)

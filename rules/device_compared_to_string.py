@@ -112,12 +112,44 @@ class DeviceComparedToString(Rule):
     ) -> None:
         against = self.flow.value(other)
         if against.kind == DATA and against.text is not None:
+            if self._only_moves_there(node, against.text):
+                return  # if x.device != "cpu": x = x.to("cpu")  moves nothing where it need not have been asked
             texts = _texts([against]) or []  # f"cuda:{rank}"
             self._report(node, device, f"which {outcome} the string `{short(self.code(other))}`", texts)
         elif self.flow.value(device).ref == OF_TENSOR and (kind := self._without_index(other)) is not None:
             message = f"`{short(self.code(device))}` has an index, and {outcome} `{self.code(other)}`"
             edits = self.insert_after(device, ".type"), self.replace(other, self.code(kind), outer=True)
             self.report(node, message, fix=self.fix("compare its `type`", *edits, safe=True))
+
+    def _only_moves_there(self, node: cst.Comparison, text: str) -> bool:
+        """Whether the comparison guards nothing but moves to the place that it asks for."""
+        branch = self.parent(node)
+        if not isinstance(branch, cst.If) or branch.test is not node or branch.orelse is not None:
+            return False
+        if not isinstance(node.comparisons[0].operator, cst.NotEqual):
+            return False
+        calls = [call for call in self.source.nodes_of(cst.Call) if self._is_in(call, branch.body)]
+        lines = branch.body.body
+        assigns = all(
+            isinstance(small, cst.Assign)
+            for line in lines
+            for small in (line.body if isinstance(line, cst.SimpleStatementLine) else (line,))
+        )
+        return assigns and bool(calls) and all(self._moves_to(call, text) for call in calls)
+
+    def _is_in(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+        above: cst.CSTNode | None = node
+        while above is not None and above is not outer:
+            above = self.parent(above)
+        return above is outer
+
+    def _moves_to(self, call: cst.Call, text: str) -> bool:
+        func = call.func
+        if not isinstance(func, cst.Attribute):
+            return False
+        if func.attr.value == "to" and len(call.args) == 1:
+            return self.flow.value(call.args[0].value).text == text
+        return func.attr.value == text and not call.args  # x.cpu()
 
     def _without_index(self, node: cst.BaseExpression) -> cst.SimpleString | None:
         """``"cuda"`` of ``torch.device("cuda")``; ``None`` for ``torch.device("cpu")``: tensors have no index there."""

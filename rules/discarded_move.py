@@ -10,6 +10,7 @@ from devlint.flow.value import INSTANCE, LOADER, THING, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination
 from devlint.rules._places import origin_note
+from devlint.testcode import is_test_file
 
 
 class DiscardedMove(Rule):
@@ -77,7 +78,7 @@ class DiscardedMove(Rule):
             value, target = self.flow.value(receiver), "moved"
         else:
             return
-        if self._is_probe(node):
+        if self._is_probe(node) or self._is_stub(node, call.func.attr.value):
             return
         name = self.code(receiver)
         self.report(
@@ -133,6 +134,16 @@ class DiscardedMove(Rule):
             child, parent = parent, self.parent(parent)
         function = self.flow.function(node)
         return function is not None and _measures_time(function)
+
+    def _is_stub(self, node: cst.CSTNode, how: str) -> bool:
+        """Whether a test's own object is moved here: ``class Out: def to(self, device): self.values.to(device)``."""
+        function = self.flow.function(node)
+        return (
+            function is not None
+            and function.cls is not None
+            and function.name == how
+            and is_test_file(self.source.path)
+        )
 
     # fix ----------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import is_true
 from devlint.flow.names import dotted
 from devlint.flow.place import DIFFERENT, HOST, Place, from_string, relation
+from devlint.flow.scope import Function
 from devlint.flow.value import DEVICE, GENERATOR, NONE, Value
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
@@ -136,6 +137,8 @@ class GeneratorOnOtherDevice(Rule):
         # if generator.device.type != "cpu": raise ...
         if function.attributes.get(name) or any(arg.keyword and arg.keyword.value == "device" for arg in node.args):
             return
+        if function.cls is None and self._only_called_here(function) and not self._is_handed(function, name):
+            return  # step = ddim_step if ddim else ddpm_step; step(sample, t)
         calls = [other for other in self.source.nodes_of(cst.Call) if self.flow.function(other) is function]
         if any(self._draws_on_host(other, name) for other in calls):
             return  # torch.randn(shape, generator=generator, device="cpu")  says where the generator is
@@ -153,6 +156,24 @@ class GeneratorOnOtherDevice(Rule):
             f"`{name}` is handed in, and one that is on {where(move.target)} cannot draw on the host",
             fix=self.fix("draw where the generator is", edit, safe=False) if edit is not None else None,
         )
+
+    def _only_called_here(self, function: Function) -> bool:
+        """Whether the file has a use for the function itself."""
+        return any(
+            node.value == function.name and self.parent(node) is not function.node
+            for node in self.source.nodes_of(cst.Name)
+        )
+
+    def _is_handed(self, function: Function, name: str) -> bool:
+        """Whether the file hands an argument of that name to anything but torch, or calls the function with it."""
+        position = [param.name.value for param in function.params].index(name)
+        for call in self.source.nodes_of(cst.Call):
+            if self.flow.name_of(call).startswith("torch."):
+                continue
+            named = any(arg.keyword is not None and arg.keyword.value == name for arg in call.args)
+            if named or (self.code(call.func) == function.name and len(call.args) > position):
+                return True
+        return False
 
     def _draws_on_host(self, call: cst.Call, name: str) -> bool:
         given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}

@@ -10,6 +10,7 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.testcode import is_test_file
 
 
 class LoadWithoutMapLocation(Rule):
@@ -64,13 +65,17 @@ class LoadWithoutMapLocation(Rule):
     fixable = "always"
 
     def check(self) -> None:
+        if is_test_file(self.source.path):
+            return  # what a test loads it has just saved
         for call in self.flow.calls("torch.load"):
             if _has_location(call) or not call.args:
                 continue
             function = self.flow.function(call)
             taken = _location_parameter(function)
             what = self._what(call, function, taken)
-            if what is None or self._is_round_trip(call, function) or self._has_another_way(call):
+            if what is None or self._is_round_trip(call) or self._has_another_way(call):
+                continue
+            if self._is_known_file(call) or self._is_of_host() or self._needs_cuda(call, function):
                 continue
             location = taken or '"cpu"'
             self.report(
@@ -91,6 +96,8 @@ class LoadWithoutMapLocation(Rule):
         for used in (self._consumer(call), *(self._use_of(name, call, function) for name in names)):
             if used is not None:
                 return used
+        if any(self._is_of_no_use(name, function) for name in names):
+            return None
         file = self.code(call.args[0].value)
         if _DATA.search(file):
             return None  # torch.load("train_features.pt")
@@ -145,15 +152,134 @@ class LoadWithoutMapLocation(Rule):
                 return used
         return None
 
+    def _is_of_no_use(self, name: str, function: Function | None) -> bool:
+        """Whether a name is not read, or counted: a dictionary of weights is neither a list nor a number."""
+        reads = [
+            node
+            for node in self.source.nodes_of(cst.Name)
+            if node.value == name
+            and self.flow.function(node) is function
+            and not isinstance(self.parent(node), cst.AssignTarget)
+        ]
+        if not reads and name.isidentifier():
+            return True
+        calls = [self.parent(arg) for arg in map(self.parent, reads) if isinstance(arg, cst.Arg)]
+        return any(isinstance(call, cst.Call) and self.code(call.func) == "len" for call in calls)
+
     # what makes it right as it is -----------------------------------------------------------------
 
-    def _is_round_trip(self, call: cst.Call, function: Function | None) -> bool:
+    def _is_round_trip(self, call: cst.Call) -> bool:
         """``torch.save(x, f); torch.load(f)``: what this function saved is loaded by the same process."""
-        file = self.code(call.args[0].value)
+        file, outermost = self.code(self._file(call)), self._outermost(call)
         return any(
-            self.flow.function(save) is function and len(save.args) > 1 and self.code(save.args[1].value) == file
-            for save in self.flow.calls("torch.save")
+            isinstance(save.func, cst.Attribute)
+            and save.func.attr.value == "save"
+            and len(save.args) > 1
+            and self._outermost(save) is outermost
+            and file in (self.code(save.args[1].value), self.code(self._made(save.args[1].value)))
+            for save in self.source.nodes_of(cst.Call)
         )
+
+    def _outermost(self, node: cst.CSTNode) -> Function | None:
+        """The function at the top level, or the method, that a node stands in."""
+        function = self.flow.function(node)
+        while function is not None and function.outer is not None:
+            function = function.outer
+        return function
+
+    def _file(self, call: cst.Call) -> cst.BaseExpression:
+        return self._made(call.args[0].value)
+
+    def _made(self, node: cst.BaseExpression) -> cst.BaseExpression:
+        """What a name is bound to, where the function around, or else the file, binds it once."""
+        if isinstance(node, cst.Call) and len(node.args) == 1 and self.code(node.func) in ("str", "Path"):
+            node = node.args[0].value
+        if not isinstance(node, cst.Name):
+            return node
+        bound = [
+            assign
+            for assign in self.source.nodes_of(cst.Assign)
+            if any(isinstance(t.target, cst.Name) and t.target.value == node.value for t in assign.targets)
+        ]
+        here = self.flow.function(node)
+        inside = [assign for assign in bound if self.flow.function(assign) is here]
+        found = inside or [assign for assign in bound if self.flow.function(assign) is None]
+        return found[0].value if len(found) == 1 else node
+
+    def _is_known_file(self, call: cst.Call) -> bool:
+        """Whether one and the same file is meant: whoever wrote its name knows what is in it."""
+        file = self._file(call)
+        code = self.code(file)
+        if _DOWNLOADED.search(code):
+            return True  # torch.load(hf_hub_download(repo, "vae.pth"))
+        if isinstance(file, cst.SimpleString | cst.FormattedString) and _FIXED.match(code):
+            return True  # torch.load("/home/me/net.pt"), torch.load("pretrained/s3d.pth")
+        return _OF_PROCESS.search(code) is not None  # f"shard_{rank}.pt"  is read by the process that wrote it
+
+    def _is_of_host(self) -> bool:
+        """Whether all that the file saves is on the host, or is gathered there."""
+        if _GATHERED.search(self.source.text):
+            return True  # with FSDP.state_dict_type(model, FULL, FullStateDictConfig(offload_to_cpu=True))
+        saved = [save.args[0].value for save in self.flow.calls("torch.save") if save.args]
+        return bool(saved) and all(self._state_of_host(node) for node in saved)
+
+    def _state_of_host(self, node: cst.BaseExpression) -> bool:
+        """``net.cpu(); torch.save(net.state_dict(), f)``."""
+        if not (
+            isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "state_dict"
+        ):
+            return False
+        name, before = self.code(node.func.value), self.source.offsets(node)[0]
+        moves = [
+            (self.source.offsets(move.node)[0], move.target.is_host)
+            for move in self.flow.facts.moves.values()
+            if self._root(move.receiver) == name and self.flow.function(move.node) is self.flow.function(node)
+        ]
+        earlier = [move for move in moves if move[0] < before]
+        return bool(earlier) and max(earlier)[1]
+
+    def _needs_cuda(self, call: cst.Call, function: Function | None) -> bool:
+        """Whether the same function moves what is loaded, or loads it into what it moves, to CUDA and nowhere else:
+        ``net = Net().cuda(); net.load_state_dict(torch.load(f))``."""
+        names = set(self._assigned(call))
+        consumers: list[cst.CSTNode] = [call]
+        consumers += [
+            n for n in self.source.nodes_of(cst.Name) if n.value in names and self.flow.function(n) is function
+        ]
+        for node in consumers:
+            above = self.parent(node)
+            while isinstance(above, cst.Subscript | cst.Attribute | cst.Arg | cst.Call):
+                called = above.func if isinstance(above, cst.Call) else None
+                if isinstance(called, cst.Attribute) and called.attr.value == "load_state_dict":
+                    names.add(self.code(called.value))
+                above = self.parent(above)
+        return any(
+            move.target.kind == "fixed"
+            and move.target.name.startswith("cuda")
+            and self.flow.function(move.node) is function
+            and self._root(move.receiver) in names
+            and not self._is_asked_for(move.node)
+            for move in self.flow.facts.moves.values()
+        )
+
+    def _root(self, node: cst.BaseExpression) -> str:
+        """``net`` of ``net.eval()``; the name that what is moved is bound to: ``net = Net().cuda()``."""
+        above = self.parent(node)
+        while isinstance(above, cst.Attribute | cst.Call):
+            above = self.parent(above)
+        if isinstance(above, cst.Assign) and len(above.targets) == 1:
+            return self.code(above.targets[0].target)
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            node = node.func.value
+        return self.code(node)
+
+    def _is_asked_for(self, node: cst.CSTNode) -> bool:
+        above = self.parent(node)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            if isinstance(above, cst.If | cst.IfExp) and _AVAILABLE.search(self.code(above.test)):
+                return True
+            above = self.parent(above)
+        return False
 
     def _has_another_way(self, call: cst.Call) -> bool:
         """Whether a handler or another branch makes the same load with a place for it."""
@@ -202,4 +328,8 @@ _NUMBERS = re.compile(r"scaler|schedul|sampler|loader|callback|engine|trainer|ea
 _OF_MODELS = frozenset({"eval", "train", "parameters", "state_dict", "named_parameters"})
 _CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|state_?dict|weights|pretrained|resume", re.IGNORECASE)
 _DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
+_DOWNLOADED = re.compile(r"download|cached_file|cached_path|__file__|https?:")
+_FIXED = re.compile(r"""[rfRF]*["'](/|~|[^"']*pretrained)""")
+_OF_PROCESS = re.compile(r"rank|process_index", re.IGNORECASE)
+_GATHERED = re.compile(r"StateDictType|StateDictConfig|state_dict_type|StateDictOptions")
 _AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)

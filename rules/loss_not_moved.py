@@ -73,6 +73,8 @@ class LossNotMoved(Rule):
             made = meeting.host.origin
             if meeting.host.kind != MODULE or not isinstance(made, cst.Call) or made in reported:
                 continue
+            if not meeting.host.holds:
+                continue  # loss = nn.L1Loss() if regression else nn.BCEWithLogitsLoss()
             name = self.flow.name_of(made)
             fact = table.MODULES.get(name)
             is_loss = fact is not None and fact.kind == "loss"

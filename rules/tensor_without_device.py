@@ -81,6 +81,8 @@ class TensorWithoutDevice(Rule):
             origin = meeting.host.origin
             if not isinstance(origin, cst.Call) or origin in reported or self.flow.factory(origin) is None:
                 continue
+            if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
+                continue  # torch.zeros(1, device=self.home): on the host, and not for want of it
             if meeting.host.attr is not None:
                 continue  # self.table = torch.arange(n): unregistered-tensor speaks of it
             reported.add(origin)

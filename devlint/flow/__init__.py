@@ -338,6 +338,12 @@ class Flow:
         if frame.dead or frame.function is None:
             return
         known = cls.attrs.get(name)
+        if known is not None and value.ref in ("parameter", "buffer") and not frame.conditional:
+            # self.low = torch.ones(n); self.low = nn.Parameter(self.low): what was there before is gone
+            earlier = cls.stores.get(name, [])
+            if all(function is frame.function for _, _, function in earlier):
+                earlier.clear()
+                known = None
         cls.attrs[name] = value if known is None else join(known, value)
         cls.stores.setdefault(name, []).append((statement, value, frame.function))
 

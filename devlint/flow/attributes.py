@@ -112,6 +112,9 @@ def _as_constructed(value: Value, base: Value) -> Value:
     init = base.ref.find_method("__init__") if isinstance(base.ref, Class) else None
     if init is not None and value.place.scope == init.scope and value.kind != DEVICE:
         return without_place(value)
+    place = value.place
+    if place.kind == "device" and place.name.startswith("self.") and place.name.count(".") > 1 and value.kind != DEVICE:
+        return without_place(value)  # self.net = net.to(self.fabric.device): each object has a fabric of its own
     return value
 
 

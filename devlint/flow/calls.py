@@ -269,5 +269,5 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if unit is not None and unit.cls is not None:
         return modules.construct(frame, node, unit.cls, args)
     if frame.flow.names_module(name):
-        return Value(MODULE, UNKNOWN_PLACE, node, obj=node)
+        return Value(MODULE, UNKNOWN_PLACE, node, obj=node, text=modules.NOT_FOLLOWED)
     return unknown_call(frame, node, args)

@@ -24,6 +24,8 @@ _NOT_EVIDENCE = frozenset(
     "stack cat set_device synchronize Generator finfo iinfo get_device_name script trace jit is_floating_point "
     "LayerNorm".split()
 )
+#: What makes a tensor of Python's or numpy's data.
+_FROM_DATA = frozenset({"tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
 
 
 def read(function: Function, imports: dict[str, str]) -> None:
@@ -81,6 +83,8 @@ def read(function: Function, imports: dict[str, str]) -> None:
                         function.called_with.add(first.value)
                     elif type(func) is cst.Attribute and type(func.value) is cst.Name and func.value.value == "self":
                         function.fed.append((func.attr.value, first.value))
+        elif type(node) is cst.Assign:
+            _note_converted(function, node)
         elif type(node) is cst.Subscript:
             # x[:, None] is a tensor's (or numpy's) way of indexing
             if len(node.slice) > 1 and type(node.value) is cst.Name:
@@ -124,6 +128,20 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 stack.extend(child)
             elif isinstance(child, cst.CSTNode):
                 stack.append(child)
+
+
+def _note_converted(function: Function, node: cst.Assign) -> None:
+    """``x = torch.tensor(x).to(device)``: what is done with ``x`` after that says nothing of what was handed in."""
+    made = node.value
+    while type(made) is cst.Call and type(made.func) is cst.Attribute and type(made.func.value) is cst.Call:
+        made = made.func.value
+    if type(made) is not cst.Call or not made.args or type(made.args[0].value) is not cst.Name:
+        return
+    name = made.args[0].value.value
+    if dotted(made.func).rpartition(".")[2] in _FROM_DATA and any(
+        type(target.target) is cst.Name and target.target.value == name for target in node.targets
+    ):
+        function.converted.add(name)
 
 
 def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:

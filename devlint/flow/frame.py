@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
@@ -87,6 +87,15 @@ _MAY_BE_TRACKED = frozenset({UNKNOWN_KIND, NAME, MODULE, LIST, TUPLE, DICT, INST
 _RECORD_NOTHING = frozenset({"torch.no_grad", "torch.inference_mode"})
 
 
+class Around(NamedTuple):
+    """A loop that is being followed: the variables as it found them, and as they are where its rounds end early."""
+
+    node: cst.For | cst.While
+    entry: Env | None
+    breaks: list[Env]
+    continues: list[Env]
+
+
 class Frame:
     """The state while one function is followed.
 
@@ -112,7 +121,7 @@ class Frame:
         self.returns: list[Value] = []
         self.at_return: Env | None = None  # the variables as they are where the function returns
         self.constraints: list[tuple[Place, Place]] = []
-        self.loops: list[tuple[list[Env], list[Env]]] = []
+        self.loops: list[Around] = []
         self.nested: list[Function] = []
         self.moved: dict[str, Place] = {}  # parameters that are modules, and where the function moves them
         self.captured: Env = {}  # what it read from around it, as that was then
@@ -467,6 +476,8 @@ class Frame:
             return UNKNOWN
         if function.is_module_by_use(name) and not function.is_tensor_by_use(name):
             return Value(MODULE, self._module_parameter_place(name), param, obj=param)
+        if function.has_parts(name):
+            return UNKNOWN  # new.weight = old.weight; for part in new.named_modules(): ...
         if name in fed or name in function.hints or function.is_tensor_by_use(name):
             sized = function.attributes.get(name, _NONE) & {"size", "shape", "dim", "ndim"}
             return Value(TENSOR, place, param, zero=False if sized or name not in _MAYBE_SCALARS else None)
@@ -509,6 +520,8 @@ class Frame:
         assert function is not None
         if self.role == HOST_SIDE:
             return HOST
+        if name in self.scope.packed_by:
+            return UNKNOWN_PLACE
         if self.role == DEVICE_SIDE and function.hints.get(name) != "elsewhere":
             return Place("device", name, function.scope)
         return Place("param", name, function.scope)

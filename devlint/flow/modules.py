@@ -92,7 +92,13 @@ def _of_torchmetrics(module: Value) -> bool:
 def wrapped(args: Args, node: cst.Call) -> Value:
     """DataParallel and its kin: the module they wrap, behind a call that moves its inputs."""
     inner = args.value(0, "module") or UNKNOWN
-    return Value(MODULE, inner.place, node, obj=inner.obj or node, text="moves its inputs")
+    return Value(MODULE, inner.place, node, obj=inner.obj or node, text=MOVES_ITS_INPUTS)
+
+
+#: What is known of a module besides where it is.
+MOVES_ITS_INPUTS = "moves its inputs"
+#: Of the project, and not looked into: inputs behind the first may be indices or lengths, which may stay on the host.
+NOT_FOLLOWED = "not followed"
 
 
 def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
@@ -128,6 +134,14 @@ def _holds(value: Value) -> bool:
     if value.kind == LIST and isinstance(value.ref, tuple):
         return any(_holds(item) for item in value.ref)
     return value.kind == MODULE and value.holds
+
+
+def may_hold_tensors(value: Value) -> bool:
+    """A module, and none of torch's that has no tensors: ``nn.L1Loss()``."""
+    if value.kind != MODULE:
+        return False
+    fact = table.MODULES.get(value.ref) if isinstance(value.ref, str) else None
+    return fact is None or value.holds or fact.tensors in ("default", "children")
 
 
 def has_tensors(value: Value, above: tuple[Class, ...] = ()) -> bool:
@@ -223,9 +237,11 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
                 return given
         if forward is not None or any(c.find_method("forward") for c in reference.lineage):
             return _output(module, operands, node)
-    if module.place.is_there and module.text is None and not frame.scope.wraps_models:
+    if reference is None and operands and all(value.is_data for _, value in operands):
+        return UNKNOWN  # model(prompt="a cat", steps=3): a pipeline, which gives images
+    if module.place.is_there and module.text != MOVES_ITS_INPUTS and not frame.scope.wraps_models:
         # a module of unknown make that was moved; sequence lengths stay on the host for packing
-        for operand, value in operands:
+        for operand, value in operands if module.text is None else operands[:1]:
             if value.kind == TENSOR and value.place.is_host and not _is_length(frame.key(operand)):
                 frame.met(node, "a call of the module", (operand, value), (node.func, module))
     elif module.place.kind == "param" and operands and operands[0][1].kind == TENSOR:
@@ -235,7 +251,7 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
 
 def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: Value, args: Args) -> None:
     """Remember what a moved module is handed first: a batch may hold names and lengths behind its tensors."""
-    if frame.dead or not module.place.is_there or module.text is not None or frame.scope.wraps_models:
+    if frame.dead or not module.place.is_there or module.text == MOVES_ITS_INPUTS or frame.scope.wraps_models:
         return
     for operand, value in args.positional[:1] or args.keywords.values():
         if value.kind == DICT:

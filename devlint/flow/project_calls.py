@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow import calls, copies, elsewhere, moves
+from devlint.flow import calls, copies, elsewhere, modules, moves
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import DEFAULT_PLACE, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE, Place, from_string
@@ -46,7 +46,8 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         name = param.name.value
         pair = given.get(name)
         places[(name, function.scope)] = _argument_place(frame, pair, param, args, name in summary.tensors)
-        if pair is None or pair[1].kind in (TENSOR, THING, MODULE):
+        # an argument that is not known: `args.device` is the device, that of a tensor is anywhere
+        if pair is None or pair[1].kind in (TENSOR, THING, MODULE) or function.is_sized(name):
             places[(f"{name}.device", function.scope)] = places[(name, function.scope)]
     for name, place in summary.moved.items():
         if name in given:
@@ -65,7 +66,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
             if not host.is_host or host_name not in given or there_name not in given or host_name == "self":
                 continue
             operand = given[host_name]
-            if (operand[1].holds_tensors and operand[1].zero is False) or operand[1].kind == MODULE:
+            if (operand[1].holds_tensors and operand[1].zero is False) or modules.may_hold_tensors(operand[1]):
                 if there.is_there:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
                 elif there.kind == "param" and given[there_name][1].kind == TENSOR:

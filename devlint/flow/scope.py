@@ -30,7 +30,7 @@ _CONSTRUCTORS = frozenset(
     "_reset_parameters __init_subclass__ __setstate__ setup build configure_optimizers from_pretrained from_config "
     "load_state_dict _load_from_state_dict load_weights load_pretrained init_weight __repr__ extra_repr __str__ "
     "__getstate__ __deepcopy__ state_dict train_dataloader val_dataloader test_dataloader prepare_data "
-    "predict_dataloader __len__ post_init".split()
+    "predict_dataloader __len__ post_init append extend insert".split()
 )
 _STEPS = frozenset(
     "training_step validation_step test_step predict_step _step shared_step train_step eval_step forward_step "
@@ -51,6 +51,10 @@ _TENSOR_ATTRIBUTES = frozenset(
 _MODULE_ATTRIBUTES = frozenset(
     "parameters named_parameters eval train state_dict load_state_dict modules named_modules children named_children "
     "zero_grad requires_grad_ buffers".split()
+)
+_OF_MODULES_ONLY = frozenset(
+    "parameters named_parameters state_dict load_state_dict modules named_modules children named_children "
+    "buffers".split()
 )
 
 
@@ -75,6 +79,7 @@ class Function:
         self.is_static = "staticmethod" in self.decorators
         self.is_classmethod = "classmethod" in self.decorators
         self.attributes: dict[str, set[str]] = {}  # name -> attributes read from it
+        self.converted: set[str] = set()  # names that it makes tensors of: x = torch.tensor(x)
         self.called_with: set[str] = set()  # names handed first to a torch function
         self.fed: list[tuple[str, str]] = []  # (a, x) for each self.a(x)
         self.called: set[str] = set()  # names called themselves
@@ -130,7 +135,17 @@ class Function:
 
     def is_tensor_by_use(self, name: str) -> bool:
         """Whether the function does with a name what is done with tensors."""
+        if name in self.converted:
+            return False
         return name in self.called_with or bool(self.attributes.get(name, _NO_NAMES) & _TENSOR_ATTRIBUTES)
+
+    def has_parts(self, name: str) -> bool:
+        """Whether the function asks for the parts of what a name holds, as no tensor has any."""
+        return bool(self.attributes.get(name, _NO_NAMES) & _OF_MODULES_ONLY)
+
+    def is_sized(self, name: str) -> bool:
+        """Whether the function asks for the size of what a name holds: a tensor, or an array."""
+        return bool(self.attributes.get(name, _NO_NAMES) & _SIZES)
 
     def is_module_by_use(self, name: str) -> bool:
         """Whether the function does with a name what is done with modules."""
@@ -140,6 +155,7 @@ class Function:
 
 
 _NO_NAMES: set[str] = set()
+_SIZES = frozenset("[,] size shape ndim dim numel reshape view".split())
 
 #: Decorators that leave what the function does and gives.
 _HARMLESS_DECORATORS = frozenset(
@@ -369,6 +385,20 @@ class Scope:
             self._wraps = bool(_WRAPPERS.search(self.source.text))
         return self._wraps
 
+    @cached_property
+    def packed_by(self) -> set[str]:
+        """Names of lengths that sequences are packed by, which have to be on the host: the file's other functions are
+        handed the same."""
+        if "pack_padded_sequence" not in self.source.text:
+            return set()
+        return {
+            call.args[1].value.value
+            for call in self.source.nodes_of(cst.Call)
+            if len(call.args) > 1
+            and dotted(call.func).rpartition(".")[2] == "pack_padded_sequence"
+            and type(call.args[1].value) is cst.Name
+        }
+
     # roles --------------------------------------------------------------------------------------
 
     def _assign_roles(self) -> None:
@@ -376,6 +406,7 @@ class Scope:
         host: set[Function] = set()
         constructor: set[Function] = set()
         collates = self._handed_as("collate_fn") | self._handed_as("worker_init_fn") | self._handed_as("transform")
+        building = self._for_constructors_only()
         for function in self.functions.values():
             cls, name = function.cls, function.name
             if _is_of_host(cls) or name in collates or (cls is None and _HOST_FUNCTION.search(name)):
@@ -383,7 +414,7 @@ class Scope:
             elif cls is not None and name in _CONSTRUCTORS:
                 constructor.add(function)
             elif cls is not None and cls.is_module and not function.is_static and not function.is_classmethod:
-                if name == "forward" or not name.startswith("_") or name in _STEPS:
+                if name == "forward" or name in _STEPS or not (name.startswith("_") or name in building):
                     device.add(function)
             elif name in _STEPS or (_DEVICE_FUNCTION.search(name) and function.outer is None):
                 device.add(function)
@@ -404,6 +435,23 @@ class Scope:
                 function.role = DEVICE_SIDE
             elif function.outer is not None:
                 function.role = function.outer.role
+
+    def _for_constructors_only(self) -> set[str]:
+        """Methods that the file calls in constructors only: ``self.width = self.find_width(size)``."""
+        constructors = {f.node for f in self.functions.values() if f.cls is not None and f.name in _CONSTRUCTORS}
+        called = {name for node in constructors for name in self.functions[node].self_calls}
+        called &= {f.name for f in self.functions.values() if f.cls is not None and f.name not in _CONSTRUCTORS}
+        if not called:
+            return called
+        parents = self.source.parents
+        for node in self.source.nodes_of(cst.Attribute):
+            if node.attr.value in called:
+                above = parents.get(node)
+                while above is not None and above not in constructors:
+                    above = parents.get(above)
+                if above is None:
+                    called.discard(node.attr.value)
+        return called
 
     def _reached(self, roots: set[Function]) -> set[Function]:
         """The functions that the roots call, themselves included, directly or through others."""

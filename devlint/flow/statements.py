@@ -11,8 +11,8 @@ from devlint import tree
 from devlint.flow import copies, hypothesis
 from devlint.flow.binding import bind
 from devlint.flow.expressions import evaluate, operate
-from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Env, Frame
-from devlint.flow.names import annotation_names, dotted, imported, is_tensor_annotation
+from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Around, Env, Frame
+from devlint.flow.names import annotation_names, dotted, imported, is_tensor_annotation, target_names
 from devlint.flow.narrowing import narrow, narrow_to_type, remember_texts
 from devlint.flow.value import (
     CLASS,
@@ -138,13 +138,13 @@ def _raise(frame: Frame, node: cst.Raise) -> None:
 
 def _break(frame: Frame, node: cst.Break) -> None:
     if frame.loops and frame.env is not None:
-        frame.loops[-1][0].append(frame.env)
+        frame.loops[-1].breaks.append(frame.env)
     frame.env = None
 
 
 def _continue(frame: Frame, node: cst.Continue) -> None:
     if frame.loops and frame.env is not None:
-        frame.loops[-1][1].append(frame.env)
+        frame.loops[-1].continues.append(frame.env)
     frame.env = None
 
 
@@ -167,14 +167,19 @@ def _if(frame: Frame, node: cst.If) -> None:
         entry = dict(before) if before is not None else None
         frame.env = entry
         frame.dead += truth is False
+        first_round = isinstance(current.orelse, cst.Else) and _asks_for_round(frame, current.test)
         if entry is not None:
             narrow(frame, current.test, True)
+            if first_round and current.orelse is not None:
+                _forget_start(frame, current.orelse.body)
         execute_block(frame, current.body)
         frame.dead -= truth is False
         (ends if truth is not False else ruled_out).append(frame.env)
         frame.env = dict(before) if before is not None else None
         if frame.env is not None:
             narrow(frame, current.test, False)
+            if first_round:
+                _forget_start(frame, current.body)
         if truth is True:
             # what follows is ruled out: followed for its values, nothing in it is reported
             frame.dead += 1
@@ -193,6 +198,36 @@ def _if(frame: Frame, node: cst.If) -> None:
     if merged is not None:
         for end in ruled_out:
             remember_texts(merged, end)
+
+
+def _asks_for_round(frame: Frame, test: cst.BaseExpression) -> bool:
+    """Whether a test in a loop tells its first round from the others: ``if first:``, ``if i == 0:``."""
+    if not frame.loops:
+        return False
+    if type(test) is cst.UnaryOperation and isinstance(test.operator, cst.Not):
+        test = test.expression
+    if type(test) is cst.Comparison and len(test.comparisons) == 1:
+        if type(test.comparisons[0].comparator) is not cst.Integer:
+            return False
+        test = test.left
+    return type(test) is cst.Name and test.value in _bound_in(frame, frame.loops[-1].node)
+
+
+def _forget_start(frame: Frame, first: cst.BaseSuite) -> None:
+    """What the loop found bound is no more there in its later rounds, where the first round binds it anew:
+    ``if first: out = y`` ``else: out = torch.cat([out, y])``."""
+    env, started = frame.env, frame.loops[-1].entry
+    if env is None or started is None:
+        return
+    bound: set[str] = set()
+    for statement in first.body:
+        for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+            if isinstance(small, cst.Assign):
+                for target in small.targets:
+                    target_names(target.target, bound)
+    for name in bound:
+        if name in env and env[name] is started.get(name):
+            env[name] = without_place(env[name])
 
 
 def _for(frame: Frame, node: cst.For) -> None:
@@ -239,7 +274,7 @@ def _loop(frame: Frame, node: cst.For | cst.While, start: Callable[[], None], te
         start()
         breaks: list[Env] = []
         continues: list[Env] = []
-        frame.loops.append((breaks, continues))
+        frame.loops.append(Around(node, entry, breaks, continues))
         execute_block(frame, node.body)
         frame.loops.pop()
         end = frame.env
