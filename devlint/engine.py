@@ -101,8 +101,10 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
         lap(f"rule {name}")
     findings = suppress.apply(source, findings, enabled, unused=UNUSED_IGNORE in enabled)
     findings.sort(key=lambda f: (f.span, f.rule, f.message))
+    used = flow.facts_used
+    flow.let_go()
     lap("suppress")
-    return Checked(findings, flow.facts_used, seconds)
+    return Checked(findings, used, seconds)
 
 
 def _internal_error(error: Exception) -> Finding:

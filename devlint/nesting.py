@@ -61,6 +61,8 @@ def _suspect(text: str) -> int | None:
         return None
     run = others = first = 0
     lines = text.split("\n")
+    if len(lines) < _LONG_RUN and max(map(len, lines)) < _LONG_LINE:
+        return None
     for row, line in enumerate(lines, 1):
         if len(line) >= _LONG_LINE:
             return row

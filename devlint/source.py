@@ -23,7 +23,7 @@ from typing import TypeVar, cast
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from devlint import nesting, tree
+from devlint import nesting, nodes, tree
 from devlint.finding import Span
 
 # LibCST generates code recursively, a few frames for each level of nesting: 350 terms of a sum are 350 levels.
@@ -32,6 +32,11 @@ _RECURSION_LIMIT = 20_000
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+
+# What LibCST may drop, or write in another way than the text has it.
+_DROPPED = re.compile(r"[\r\f]|\\\n")
+# From this many on, it is quicker to make the code of the whole file once.
+_FEW_CODES = 50
 
 
 class SourceError(Exception):
@@ -55,12 +60,14 @@ class Source:
         if deep is not None:
             raise SourceError(*deep)
         try:
-            self.module = cst.parse_module(self.text)
+            self.module = nodes.parse(self.text)
         except cst.ParserSyntaxError as error:
             raise _syntax_error(self.text, error) from error
         except UnicodeEncodeError as error:
             raise SourceError("a lone surrogate is not text", *_place(self.text, error.start)) from error
         self.parents, self.nodes = tree.index(self.module)
+        # expressions whose code is made from the tree, where that is certain to give the text
+        self._codes = 0 if _DROPPED.search(self.text) else _FEW_CODES
 
     @cached_property
     def writable(self) -> bool:
@@ -89,8 +96,24 @@ class Source:
 
     def code(self, node: cst.CSTNode) -> str:
         """The node's source text without its own outer parentheses."""
+        if self._codes and isinstance(node, cst.BaseExpression) and "_positions" not in vars(self):
+            self._codes -= 1  # rather than to ask where all the nodes are
+            code = _Positions.code(self.module, node)
+            if "\n" not in code:  # lines inside of it start with the indentation around it
+                return code
         start, end = self.offsets(node)
         return self.text[start:end]
+
+    def comes_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        """Whether a node starts before another one, which is quicker to say than where."""
+        if "_positions" in vars(self):
+            return self.offsets(first)[0] < self.offsets(second)[0]
+        order = self._order
+        return order[first] < order[second]
+
+    @cached_property
+    def _order(self) -> dict[cst.CSTNode, int]:
+        return {node: number for number, node in enumerate(tree.walk(self.module))}
 
     def offsets(self, node: cst.CSTNode, *, outer: bool = False) -> tuple[int, int]:
         """Start and end of the node in ``text``; with ``outer``, its own parentheses included."""
@@ -247,15 +270,30 @@ class _Recorder(CodegenState):
         start = self.starts.pop()
         self.spans[node] = (start, self.offset, *self.inner.pop(node, (start, self.offset)))
 
-    @contextmanager
-    def record_syntactic_position(
+    def record_syntactic_position(  # type: ignore[override]  # a class is quicker than a generator
         self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
-    ) -> Iterator[None]:
-        start = self.offset
-        yield
-        first = self.spans[start_node][2] if start_node is not None else start
-        last = self.spans[end_node][3] if end_node is not None else self.offset
-        self.inner[node] = (first, last)
+    ) -> _Recording:
+        return _Recording(self, node, start_node, end_node)
+
+
+class _Recording:
+    """Notes where a node starts and ends without its parentheses."""
+
+    __slots__ = ("end_node", "node", "recorder", "start", "start_node")
+
+    def __init__(
+        self, recorder: _Recorder, node: cst.CSTNode, start_node: cst.CSTNode | None, end_node: cst.CSTNode | None
+    ) -> None:
+        self.recorder, self.node, self.start_node, self.end_node = recorder, node, start_node, end_node
+
+    def __enter__(self) -> None:
+        self.start = self.recorder.offset
+
+    def __exit__(self, *_: object) -> None:
+        recorder = self.recorder
+        first = recorder.spans[self.start_node][2] if self.start_node is not None else self.start
+        last = recorder.spans[self.end_node][3] if self.end_node is not None else recorder.offset
+        recorder.inner[self.node] = (first, last)
 
 
 class _Positions:
@@ -275,6 +313,15 @@ class _Positions:
         generated = "".join(recorder.tokens)
         self.dropped = [] if generated == text else _dropped(generated, text)
         self.exact = self.dropped is not None
+
+    @staticmethod
+    def code(module: cst.Module, node: cst.CSTNode) -> str:
+        """The code of a node alone, without its own parentheses."""
+        recorder = _Recorder(module)
+        with deep_recursion():
+            node._codegen(recorder)
+        _, _, first, last = recorder.spans[node]
+        return "".join(recorder.tokens)[first:last]
 
     def offsets(self, node: cst.CSTNode, outer: bool) -> tuple[int, int]:
         first, last, inner_first, inner_last = self.spans[node]

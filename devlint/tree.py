@@ -157,7 +157,7 @@ def index(module: cst.Module) -> tuple[Parents, Nodes]:
                 for item in reversed(child):
                     parents[item] = node
                     push(item)
-            elif isinstance(child, cst.CSTNode):  # not a MaybeSentinel
+            elif type(child) is not cst.MaybeSentinel:  # the rest are nodes; to ask that of abstract classes is slow
                 parents[child] = node
                 push(child)
     return parents, nodes
@@ -174,5 +174,5 @@ def walk(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
             child = getattr(node, field)
             if type(child) is tuple or type(child) is list:
                 stack.extend(reversed(child))
-            elif isinstance(child, cst.CSTNode):
+            elif child is not None and type(child) is not cst.MaybeSentinel:
                 stack.append(child)

@@ -14,7 +14,7 @@ def is_expected(rule: Rule, node: cst.CSTNode) -> bool:
         if isinstance(parent, cst.Try | cst.TryStar) and child is parent.body:
             # around a whole program it says nothing of this line
             return bool(parent.handlers) and len(parent.body.body) <= _FEW
-        if isinstance(parent, cst.With) and any("raises" in rule.code(item).lower() for item in parent.items):
+        if isinstance(parent, cst.With) and any("raises" in rule.code(item.item).lower() for item in parent.items):
             return True
         child, parent = parent, rule.parent(parent)
     return False

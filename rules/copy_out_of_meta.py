@@ -117,11 +117,12 @@ class CopyOutOfMeta(Rule):
         if not any(self._is_meta(item.item) for item in self.source.nodes_of(cst.WithItem)):
             return None
         last: cst.Assign | None = None
-        limit = self.source.offsets(move.node)[0]
         function = self.flow.function(move.node)
         for assign in self.source.nodes_of(cst.Assign):
             bound = any(dotted(target.target) == name for target in assign.targets)
-            if bound and self.source.offsets(assign)[1] < limit and self.flow.function(assign) is function:
+            if not bound or self.flow.function(assign) is not function:
+                continue
+            if self.source.offsets(assign)[1] < self.source.offsets(move.node)[0]:
                 last = assign
         if last is None or not isinstance(last.value, cst.Call) or not _makes_module(last.value):
             return None

@@ -128,7 +128,7 @@ class MissingZeroGrad(Rule):
         """Whether both run in the same iteration of the innermost loop around the step."""
         if self.flow.function(backward) is not self.flow.function(step):
             return False
-        return self.source.offsets(backward)[0] < self.source.offsets(step)[0]
+        return self.source.comes_before(backward, step)
 
     def _cleared_elsewhere(self, function: Function | None) -> bool:
         """Whether another function clears gradients, unless it is a loop of its own that does it all."""

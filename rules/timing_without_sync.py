@@ -126,7 +126,7 @@ class TimingWithoutSync(Rule):
         return (
             self.flow.function(start) is self.flow.function(end)
             and loop_around(self.flow, start) is loop_around(self.flow, end)
-            and self.source.offsets(start)[0] < self.source.offsets(end)[0]
+            and self.source.comes_before(start, end)
         )
 
     def _check_pair(self, start: cst.SimpleStatementLine, end: cst.Call, waiting: set[Function | None]) -> None:

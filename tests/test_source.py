@@ -1,6 +1,7 @@
 """Bytes to text to positions, and back."""
 
 import codecs
+from pathlib import Path
 
 import libcst as cst
 import pytest
@@ -257,3 +258,48 @@ def test_a_file_that_does_not_encode_back_is_not_writable() -> None:
 
 def test_nodes_of_a_class_that_this_libcst_lacks_are_none() -> None:
     assert Source(b"x = 1\n", "x.py").nodes_named("NoSuchNode") == []
+
+
+CHECKOUT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("path", sorted((CHECKOUT / "devlint").rglob("*.py")), ids=lambda path: path.stem)
+def test_trees_are_what_libcst_itself_makes_of_the_code(path: Path) -> None:
+    source = Source(path.read_bytes(), str(path))
+    assert source.module.deep_equals(cst.parse_module(source.text))
+    assert source.module.code == source.text
+
+
+def test_nodes_made_by_others_are_checked_as_ever() -> None:
+    Source(b"x = 1\n", "x.py")
+    with pytest.raises(cst.CSTValidationError):
+        cst.Name("")
+    with pytest.raises(AttributeError):
+        cst.Name("x").value = "y"  # type: ignore[misc]
+    assert len({cst.Name("x"), cst.Name("x")}) == 2
+
+
+def test_the_code_of_an_expression_is_the_same_before_and_after_positions_are_known() -> None:
+    raw = (
+        CHECKOUT / "devlint/source.py"
+    ).read_bytes() + b"x = ((a,\n  # b\n  c) )\ny = 'a\\nb' 'c'\nz = [\n  1,\n\n]\n"
+    asked, told = Source(raw, "x.py"), Source(raw, "x.py")
+    told.offsets(told.module)
+    assert asked.code(asked.nodes_of(cst.Call)[0]) == told.code(told.nodes_of(cst.Call)[0])
+    assert "_positions" not in vars(asked)
+    for kind in (cst.Call, cst.Attribute, cst.Tuple, cst.List, cst.ConcatenatedString, cst.BinaryOperation):
+        codes = []
+        for node in asked.nodes_of(kind):
+            asked._codes = 1
+            vars(asked).pop("_positions", None)
+            codes.append(asked.code(node))
+        assert codes == [told.code(node) for node in told.nodes_of(kind)]
+
+
+def test_what_stands_first_is_the_same_before_and_after_positions_are_known() -> None:
+    source = Source((CHECKOUT / "devlint/source.py").read_bytes(), "x.py")
+    nodes = source.nodes_of(cst.SimpleStatementLine)
+    pairs = list(zip(nodes, reversed(nodes), strict=True))
+    before = [source.comes_before(*pair) for pair in pairs]
+    source.offsets(source.module)
+    assert before == [source.comes_before(*pair) for pair in pairs]

@@ -214,6 +214,13 @@ class Flow:
         self.scope.functions, self.scope.classes = {}, {}
         self.source.forget()
 
+    def let_go(self) -> None:
+        """Undo the rings of what was learned: the tree is free at once, and no collector has to look through it."""
+        for thing in (*self.scope.functions.values(), *self.scope.classes.values(), self.scope, self._main):
+            vars(thing).clear()
+        self.source.forget()
+        vars(self).clear()
+
     def definition(self, qualified: str) -> Definition | None:
         """The definition in another file of the project that a name leads to."""
         return self.project.find(qualified) if self.project is not None else None

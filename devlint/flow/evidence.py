@@ -27,6 +27,15 @@ _NOT_EVIDENCE = frozenset(
 #: What makes a tensor of Python's or numpy's data.
 _FROM_DATA = frozenset({"tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
 
+# most nodes, and no evidence in themselves
+_SAYS_NOTHING = frozenset(
+    {
+        cst.BinaryOperation, cst.Comparison, cst.ComparisonTarget, cst.Element, cst.Expr, cst.Float, cst.If,
+        cst.IndentedBlock, cst.Index, cst.Integer, cst.List, cst.Return, cst.SimpleStatementLine, cst.SimpleString,
+        cst.SubscriptElement, cst.Tuple,
+    }
+)  # fmt: skip
+
 
 def read(function: Function, imports: dict[str, str]) -> None:
     """Read a function's text for evidence, without following it."""
@@ -39,6 +48,14 @@ def read(function: Function, imports: dict[str, str]) -> None:
         if type(node) is cst.Name:
             if node.value == "device":
                 function.device_aware = True
+            continue
+        if kind in _SAYS_NOTHING:
+            for field in fields_of.get(kind, ()):
+                child = getattr(node, field)
+                if type(child) is tuple or type(child) is list:
+                    stack.extend(child)
+                elif child is not None and type(child) is not cst.MaybeSentinel:
+                    stack.append(child)
             continue
         if type(node) is cst.Attribute:
             base = node.value
@@ -126,7 +143,7 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 continue
             if type(child) is tuple or type(child) is list:
                 stack.extend(child)
-            elif isinstance(child, cst.CSTNode):
+            elif type(child) is not cst.MaybeSentinel:
                 stack.append(child)
 
 
