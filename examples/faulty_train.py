@@ -50,8 +50,8 @@ def train_epoch(model, loader, optimizer, class_weights, device):
         loss = F.cross_entropy(model(inputs + noise), labels, weight=weight)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
         total += loss.item()
+        optimizer.step()
     return total / len(loader)
 
 

@@ -5,8 +5,8 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import is_tensor_annotation
-from devlint.flow.scope import HOST_SIDE, Function
-from devlint.flow.value import DICT, LIST, TUPLE, Value
+from devlint.flow.scope import HOST_SIDE, Class, Function
+from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 
 #: What a cached function may be asked about without end being in sight: devices and types are few.
@@ -109,6 +109,8 @@ class CachedDeviceTensor(Rule):
         returned = function.summary.returns if function.summary is not None else None
         gives_tensors = returned is not None and _is_there(returned)
         cls = function.cls
+        if of_object and cls is not None and cls.is_module and not _has_state(cls):
+            return  # an embedding that computes its table anew: nothing of its own is on a device
         if of_object and cls is not None and (cls.is_module or gives_tensors):
             what = "the module and all that it has" if cls.is_module else "the object and what it was given"
             said = f"the cache of `{name}` has `self` in its keys: it keeps {what} on the device after its last use"
@@ -138,6 +140,13 @@ class CachedDeviceTensor(Rule):
         if any(first <= offset < below for offset, _ in source.comments):
             return None
         return self.fix("drop the cache", self.replace_between(first, below, ""), safe=False)
+
+
+def _has_state(cls: Class) -> bool:
+    """Whether a module is known to hold parameters, buffers or other modules."""
+    return any(c.buffers for c in cls.lineage) or any(
+        v.kind == MODULE or v.ref == "parameter" or v.place.is_there for c in cls.lineage for v in c.attrs.values()
+    )
 
 
 def _is_there(value: Value) -> bool:

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.facts import Wait
-from devlint.flow.loops import leaves, working_loop
+from devlint.flow.loops import working_loop
 from devlint.flow.names import dotted
 from devlint.flow.value import TENSOR, THING
 from devlint.rule import Rule
+from devlint.rules._moves import short
 from devlint.rules._places import origin_note
+from devlint.rules._reads import COMPREHENSIONS, READ_AS_NUMBERS, read_one_by_one
 
 
 class HostSyncInForward(Rule):
@@ -18,8 +19,8 @@ class HostSyncInForward(Rule):
     ## What it does
     Reports `.item()`, `float(t)`, `print(t)`, `if t.any():`, an f-string, and whatever else needs a value on the host,
     in `forward` or `training_step` of a module and in what these call, where each call comes by it and the value could
-    stay on the device: it decides a branch, is computed with tensors again, is logged or kept; or the waits come one
-    by one, in a Python loop.
+    stay on the device: it decides whether to do what may as well be done always (`x.masked_fill(mask, 0)`), is computed
+    with tensors again, is shown, is given to Lightning's `self.log` or kept; or a tensor is read element by element.
 
     ## Why is this bad
     Work for a device is queued: the host runs ahead and prepares what comes next. Reading a value makes it wait until
@@ -57,14 +58,16 @@ class HostSyncInForward(Rule):
     ```
 
     ## Fix safety
-    No fix is offered: compute with the tensor itself, choose by `torch.where` instead of a branch, collect tensors and
-    read them together (`lengths.tolist()` above the loop).
+    No fix is offered: compute with the tensor itself, choose by `torch.where` instead of a branch, log and keep
+    `loss.detach()`, read a tensor at once (`sizes.tolist()` above the loop).
 
     ## Limits
-    Silent where the host cannot do without the value: for sizes and slices outside a Python loop, for what is handed to
-    other libraries or returned on the host, and to leave a loop or the function early. Silent in checks (`assert`,
-    `if ...: raise`, `warn`), behind caches, and under tests that may come out otherwise (`if self.debug`,
-    `torch.compiler.is_compiling()`). Indexing with a mask and `nonzero` wait, too, and are not reported.
+    Silent where the host cannot do without the value: for sizes and slices, for what is handed to other libraries or
+    returned on the host, and to leave a loop or the function early. Silent where a branch spares work
+    (`if not mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow,
+    behind caches, under tests that may come out otherwise (`if self.debug`, `torch.compiler.is_compiling()`), and for
+    `lengths` that are handed in, for `pack_padded_sequence` wants these on the host. Indexing with a mask and `nonzero`
+    wait, too, and are not reported.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -74,35 +77,40 @@ class HostSyncInForward(Rule):
     group = "performance"
 
     def check(self) -> None:
-        told: set[cst.CSTNode] = set()
+        told: set[cst.CSTNode | str] = set()
         for wait in self.flow.facts.waits.values():
             if wait.what in _SELECTING or not self.flow.runs_each_step(wait.node):
                 continue
             if working_loop(self.flow, wait.node) is not None:
                 continue  # for layer in self.layers: x = layer(x); print(x.max())   host-sync-in-loop judges it
+            single = read_one_by_one(self.flow, wait) if wait.what in READ_AS_NUMBERS else None
+            if single is not None:
+                read = f"{self.code(single[1])} in {self.flow.source.place(self.flow.source.offsets(single[0])[0])}"
+                if read not in told:
+                    told.add(read)
+                    self._report(wait, f"and reads `{short(self.code(single[1]), 40)}` element by element")
+                continue
+            if self._repeats(wait.node):
+                continue  # for row in rows: units = row[row > 0].tolist()   another value in each turn
             why = self._needless(wait)
             statement = self.enclosing(wait.node, cst.If, cst.BaseSmallStatement)
             if why is not None and statement not in told:  # if t.any() and u.any():
                 told.add(statement)
                 self._report(wait, why)
 
+    def _repeats(self, node: cst.CSTNode) -> bool:
+        loop = self.enclosing(node, *_REPEATING, cst.FunctionDef)
+        return isinstance(loop, _REPEATING) and self._is_inside(node, loop)
+
     def _needless(self, wait: Wait) -> str | None:
         """What the value is read for, where the host could do without it."""
-        loop = self.enclosing(wait.node, *_REPEATING, cst.FunctionDef)
-        if isinstance(loop, _REPEATING) and self._is_inside(wait.node, loop):
-            leaving = self.enclosing(wait.node, cst.If, cst.For, cst.While)
-            if isinstance(leaving, cst.If) and _is_check(leaving):
-                return None  # for layer in layers: if done.all(): break
-            return "in each turn of a loop" if wait.what not in ("cpu", "to") else None
         parents = self.source.parents
         child, current = wait.node, parents[wait.node]
         if wait.what in ("print", "format", "str", "repr"):
             return "to show it"
         while True:
-            if isinstance(current, cst.If) and child is current.test:
-                return None if _is_check(current) else _BRANCH
-            if isinstance(current, cst.IfExp) and child is current.test:
-                return _BRANCH
+            if isinstance(current, cst.If | cst.IfExp) and child is current.test:
+                return self._branches(current)
             if wait.what in ("item", "float", "int") and isinstance(current, cst.BinaryOperation):
                 other = current.right if current.left is child else current.left
                 if self.flow.value(other).kind in (TENSOR, THING) and self.flow.value(other).place.is_there:
@@ -111,16 +119,72 @@ class HostSyncInForward(Rule):
                 return self._kept(child, current) if wait.what in ("item", "float", "int", "tolist") else None
             child, current = current, parents[current]
 
+    def _branches(self, node: cst.If | cst.IfExp) -> str | None:
+        """Why a branch could do without the host: it is cheap enough to be taken always, or `None` is tested for."""
+        if isinstance(node.test, cst.Name):
+            return _MEANS_NONE if self._may_be_none(node.test) else None  # if guidance: h = h + self.embed(guidance)
+        mask = self._tested_mask(node.test)
+        if not mask or isinstance(node, cst.IfExp) or node.orelse is not None:
+            return None
+        # if mask.any(): mask = self.widen(mask); x = self.fill(x, mask)   may spare more than the test costs
+        statements = [small for line in node.body.body for small in getattr(line, "body", [line])]
+        filled = all(isinstance(s, cst.Assign) and self._fills(s.value, mask) for s in statements)
+        return "to fill by a mask that could always be used" if filled else None
+
+    def _tested_mask(self, node: cst.BaseExpression) -> str:
+        """`mask` of `mask.any()`, `mask is not None and mask.any()`, `mask.max() > 0`."""
+        if isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
+            node = node.right
+        if isinstance(node, cst.Comparison) and self.code(node.comparisons[0].comparator) == "0":
+            node = node.left
+        if not isinstance(node, cst.Call) or (node.args and self.flow.name_of(node) != "torch.any"):
+            return ""
+        if node.args:
+            return dotted(node.args[0].value)
+        is_test = isinstance(node.func, cst.Attribute) and node.func.attr.value in ("any", "max", "sum")
+        return dotted(node.func.value) if is_test and isinstance(node.func, cst.Attribute) else ""
+
+    def _fills(self, node: cst.BaseExpression, mask: str) -> bool:
+        """`x.masked_fill(mask, 0)`, also of another shape or type: what does nothing where the mask is empty."""
+        filled = False
+        for inner in tree.walk(node):
+            if not isinstance(inner, cst.Call):
+                continue
+            name = inner.func.attr.value if isinstance(inner.func, cst.Attribute) else dotted(inner.func)
+            if name in ("masked_fill", "masked_fill_") and inner.args:
+                filled = any(
+                    isinstance(n, cst.Name | cst.Attribute) and dotted(n) == mask
+                    for n in tree.walk(inner.args[0].value)
+                )
+            elif name not in _SHAPING:
+                return False
+        return filled
+
+    def _may_be_none(self, node: cst.Name) -> bool:
+        """Whether the function gives the name `None` somewhere: `else: guidance = None`, `guidance=None`."""
+        function = self.flow.function(node)
+        if function is None:
+            return False
+        for param in function.params:
+            if param.name.value == node.value and isinstance(param.default, cst.Name):
+                return param.default.value == "None"
+        return any(
+            isinstance(n, cst.Assign)
+            and isinstance(n.value, cst.Name)
+            and n.value.value == "None"
+            and any(dotted(t.target) == node.value for t in n.targets)
+            for n in tree.walk(function.node.body)
+        )
+
     def _kept(self, child: cst.CSTNode, current: cst.CSTNode) -> str | None:
         """`self.last_loss = loss.item()`, `self.log("loss", loss.item())`."""
-        if isinstance(current, cst.Assign):
-            targets = [t.target for t in current.targets]
-            if all(isinstance(t, cst.Attribute | cst.Subscript) for t in targets):
-                return "to keep it"
+        # scores["loss"] = loss.item()   may be what the caller wants on the host
+        if isinstance(current, cst.Assign) and all(self.code(t.target).startswith("self.") for t in current.targets):
+            return "to keep it"
         if isinstance(current, cst.Arg):
             call = self.parent(current)
-            name = call.func.attr.value if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) else ""
-            if name in _KEEPING:
+            name = dotted(call.func) if isinstance(call, cst.Call) else ""
+            if name == "self.log" or (name.startswith("self.") and name.endswith(".append")):
                 return "to keep it"
         return None
 
@@ -150,26 +214,10 @@ class HostSyncInForward(Rule):
         )
 
 
-def _is_check(node: cst.If) -> bool:
-    """`if done.all(): break`, `if t.isnan().any(): raise ...`, `if low < 0: warnings.warn(...)`"""
-    blocks = [node.body, node.orelse.body if isinstance(node.orelse, cst.Else) else None]
-    return any(block is not None and block.body and _leaves_or_tells(block.body) for block in blocks)
-
-
-def _leaves_or_tells(statements: Sequence[cst.CSTNode]) -> bool:
-    last = statements[-1]
-    if leaves(last) or (isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Continue)):
-        return True
-    return all(
-        isinstance(statement, cst.SimpleStatementLine)
-        and isinstance(statement.body[0], cst.Expr)
-        and isinstance(statement.body[0].value, cst.Call)
-        and dotted(statement.body[0].value.func).rpartition(".")[2] in _TELLING
-        for statement in statements
-    )
-
-
-_BRANCH = "to choose a branch"
+_MEANS_NONE = "to choose a branch, where `is not None` may be meant"
+_SHAPING = frozenset(
+    "float half to type_as view reshape unsqueeze squeeze expand expand_as transpose t permute bool".split()
+)
 #: Waits for what a size depends on, and what tensor-from-device-scalars reports.
 _SELECTING = frozenset(
     f"{prefix}{name}"
@@ -178,7 +226,5 @@ _SELECTING = frozenset(
     "multinomial bincount".split()
 ) | {"tensor from device scalars"}
 _SHOWN = ("print", "format", "str", "repr", "bool")
-_TELLING = frozenset({"warn", "warning", "warn_once", "warning_once", "print", "info", "debug", "error", "log"})
-_REPEATING = (cst.For, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+_REPEATING = (cst.For, *COMPREHENSIONS)
 _TRANSPARENT = (cst.UnaryOperation, cst.BooleanOperation, cst.Comparison, cst.ComparisonTarget, cst.BinaryOperation)
-_KEEPING = frozenset("log add_scalar append update setdefault log_metric log_scalar".split())

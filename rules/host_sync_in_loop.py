@@ -1,33 +1,38 @@
 from __future__ import annotations
 
-import re
+import sys
 
 import libcst as cst
 
 from devlint import tree
 from devlint.finding import Edit, Fix
 from devlint.flow.facts import Wait
-from devlint.flow.hypothesis import names_device
-from devlint.flow.loops import Loop, leaves, runs_by_epoch, runs_sometimes, working_loop
+from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
 from devlint.flow.value import DATA
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import last_word, origin_note
+from devlint.rules._reads import READ_AS_NUMBERS, kept_as, read_one_by_one, same_each_time, surely_there
 
 
 class HostSyncInLoop(Rule):
-    """A loop that drives the device reads a value back in every iteration, and waits for it.
+    """A loop that drives the device waits for values that it need not read there.
 
     ## What it does
-    Reports `.item()`, `.tolist()`, `.cpu()`, `float(t)`, `print(t)`, `if t`, an f-string and whatever else needs a
-    value on the host, where the value is on a device and the loop goes through a data loader or calls a model,
-    `backward()` or an optimizer.
+    Reports `.item()`, `float(t)` and whatever else needs a value on the host, in a loop that goes through a data loader
+    or calls a model, `backward()` or an optimizer, where the loop would do without:
+
+    - a training step reads a number in its midst, and only adds it to a sum, keeps it in a list, or looks at it once
+      the step's work is queued;
+    - a training loop reads numbers at the end of each step, needs none of them there, and waits for nothing else;
+    - a tensor is read element by element in a Python loop, instead of at once;
+    - the same value is read in every iteration.
 
     ## Why is this bad
-    Work for a device is queued: the host runs ahead and prepares the next steps meanwhile. Reading a value makes it
-    wait until the queue is empty, and the device then stands idle until the host has queued something again. One
-    `.item()` in each step is enough to lose that overlap.
+    Work for a device is queued: the host runs ahead and prepares what comes next. Reading a value makes it wait until
+    the queue is empty, and the device then stands idle until the host has queued something again. In the midst of a
+    step this costs most: neither the rest of `backward()` nor the optimizer is queued yet.
 
     ## Example
     ```python
@@ -38,10 +43,10 @@ class HostSyncInLoop(Rule):
         total = 0.0
         for x, y in loader:
             loss = F.cross_entropy(model(x.to(device)), y.to(device))
+            total += loss.item()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss.item()
         return total
     ```
 
@@ -54,25 +59,27 @@ class HostSyncInLoop(Rule):
         total = 0.0
         for x, y in loader:
             loss = F.cross_entropy(model(x.to(device)), y.to(device))
+            total += loss.detach()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss.detach()
         total = float(total)
         return total
     ```
 
     ## Fix safety
-    For a sum that the loop does not read (`total += loss.item()`), the fix sums on the device and reads the sum once
-    after the loop. It is unsafe: the sum is then made in the precision of the tensor, not in that of Python's `float`,
-    and is a tensor until the loop has ended. For other uses no fix is offered: log every so many steps, or
-    collect tensors and read them together.
+    For sums that the loop does not read (`total += loss.item()`), the fix sums on the device and reads the sums once
+    after the loop. It is unsafe: a sum is then made in the precision of the tensor, not in that of Python's `float`,
+    and is a tensor until the loop has ended. For other uses no fix is offered: read once the optimizer has stepped,
+    keep `loss.detach()` in the list and read all together with `torch.stack`, or `tolist()` before the inner loop.
 
     ## Limits
-    Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`), once an epoch, in
-    an `assert`, in an exception handler, to decide whether the loop goes on, on the way out of it, to act in an
-    environment (`env.step(action)`), or to write results to a file. Waits inside functions that the loop calls are
-    not seen.
+    One finding a loop speaks of all its needless reads. Silent where a wait in the same place stays: the value, or
+    another one, is shown, logged, written or tested in each step, gradients are scaled (`scaler.step(optimizer)`
+    waits), tensors are picked by a mask, or, at the end of a step, the next batch is copied without
+    `non_blocking=True`.
+    Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`) or once an epoch, and
+    for sums of a pass that does not train. Waits inside functions that the loop calls are not seen.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -83,79 +90,125 @@ class HostSyncInLoop(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        read: dict[Loop, list[Wait]] = {}
+        told: set[tuple[cst.CSTNode, str]] = set()
         for wait in self.flow.facts.waits.values():
             if wait.what == "tensor from device scalars":
                 continue  # tensor-from-device-scalars says so
             loop = working_loop(self.flow, wait.node)
-            if loop is None or runs_by_epoch(self.flow, loop) or not self._surely_there(wait):
+            if loop is None or runs_by_epoch(self.flow, loop) or not surely_there(self.flow, wait):
                 continue
-            if runs_sometimes(self.flow, wait.node, loop) or self._needed(wait, loop):
+            if runs_sometimes(self.flow, wait.node, loop):
                 continue
-            self._report(wait, loop)
+            single = read_one_by_one(self.flow, wait) if wait.what in READ_AS_NUMBERS else None
+            if single is not None:
+                repeated, tensor = single
+                if (loop.node, self.code(tensor)) not in told:
+                    told.add((loop.node, self.code(tensor)))
+                    self._one_by_one(wait, repeated, tensor)
+            elif same_each_time(self.flow, loop, wait.operand):
+                self._unchanged(wait, loop)
+            else:
+                read.setdefault(loop, []).append(wait)
+        for loop, waits in read.items():
+            if _trains(loop):
+                self._kept(loop, waits)
 
-    def _surely_there(self, wait: Wait) -> bool:
-        # for batch in loader: out = model(batch); out.loss.item()   nothing here says that there is a device
-        name, function = wait.value.place.name, self.flow.function(wait.node)
-        if function is None or name not in function.param_names or names_device(name):
-            return True
-        return function.device_aware
+    def _one_by_one(self, wait: Wait, repeated: cst.CSTNode, tensor: cst.BaseExpression) -> None:
+        name = short(self.code(tensor), 40)
+        self.report(
+            wait.node,
+            f"`{short(self.code(wait.node), 60)}` makes the host wait for one element after the other: "
+            f"read `{name}` at once, before the loop",
+            notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
+        )
 
-    def _needed(self, wait: Wait, loop: Loop) -> bool:
-        """Whether the host cannot do without the value in this iteration."""
-        parents = self.source.parents
-        child, current = wait.node, parents[wait.node]
-        while child is not loop.node:
-            if isinstance(current, cst.Assert) or (isinstance(current, cst.Call) and _is_check(current)):
-                return True
-            if isinstance(current, cst.While) and child is current.test:
-                return True  # while error > tolerance:
-            if isinstance(current, cst.If) and child is current.test and _leads_out(current):
-                return True  # if token.item() == eos: break
-            child, current = current, parents[current]
-        if wait.what in ("cpu", "to", "numpy", "tolist") and self._ends_in(wait.node, loop, _writes):
-            return True
-        return self._ends_in(wait.node, loop, _acts) or self._ends_in(wait.node, loop, _saves)
+    def _unchanged(self, wait: Wait, loop: Loop) -> None:
+        self.report(
+            wait.node,
+            f"`{short(self.code(wait.node), 60)}` makes the host wait for the same value in every iteration",
+            notes=[
+                *origin_note(self, f"`{short(self.code(wait.operand), 60)}`", wait.value),
+                self.note(loop.node, "read it before this loop"),
+            ],
+        )
 
-    def _ends_in(self, node: cst.CSTNode, loop: Loop, is_end) -> bool:
-        """Whether the value, also under other names, is an argument of a call of that kind in the loop."""
-        call = node
-        while call is not loop.node:
-            call = self.source.parents[call]
-            if isinstance(call, cst.Call) and is_end(call):
-                return True
-        statement = self.enclosing(node, cst.Assign, cst.AnnAssign, cst.BaseCompoundStatement)
-        names = _bound_by(statement)
-        if not names:
-            return False
-        for inner in tree.walk(loop.node.body):
-            if (
-                isinstance(inner, cst.Assign | cst.AnnAssign)
-                and inner.value is not None
-                and _mentions(inner.value, names)
-            ):
-                names |= _bound_by(inner)
-            elif isinstance(inner, cst.Call) and is_end(inner) and any(_mentions(arg, names) for arg in inner.args):
+    def _kept(self, loop: Loop, waits: list[Wait]) -> None:
+        """Numbers that are read before a step needs them, or that no step needs."""
+        offsets = self.source.offsets
+        # if step % 500 == 0: show(generator(noise))   is no part of each step
+        works = [offsets(work)[0] for work in loop.works if not runs_sometimes(self.flow, work, loop)]
+        if not works:
+            return
+        last = max(works)
+        early = [wait for wait in waits if offsets(wait.node)[1] <= last]
+        if early:
+            # D_x = out.mean().item(); optimizer.step(); print(D_x)   the print could read it
+            kept, place = self._all_kept(loop, early, last), "in the midst of each step"
+        else:
+            kept, place = self._all_kept(loop, waits, sys.maxsize), "at the end of each step"
+            if kept and self._copy_waits(loop):
+                return  # x.to(device)   without non_blocking=True waits as well, soon after
+        if not kept or self._waits_anyway(loop, last if early else sys.maxsize):
+            return
+        first, *others = early or waits
+        code, name = short(self.code(first.node), 60), kept[first.node]
+        needed = "before its end" if early else "at all"
+        self.report(
+            first.node,
+            f"`{code}` makes the host wait {place}, and no step needs `{name}` {needed}",
+            notes=[
+                *origin_note(self, f"`{short(self.code(first.operand), 60)}`", first.value),
+                self.note(loop.node, "this loop drives the device"),
+                *(self.note(o.node, f"`{short(self.code(o.node), 60)}` could be read later, too") for o in others),
+            ],
+            fix=self._together([self._fix(wait, loop) for wait in waits]),
+        )
+
+    def _all_kept(self, loop: Loop, waits: list[Wait], end: int) -> dict[cst.CSTNode, str]:
+        """What each value is kept as until the offset; nothing where a step needs one of them before."""
+        kept: dict[cst.CSTNode, str] = {}
+        for wait in waits:
+            name = kept_as(self.flow, wait.node, loop, end) if wait.what in ("item", "float", "int") else None
+            if name is None:
+                return {}  # if not math.isfinite(loss.item()): ...   this wait stays, and the others cost little
+            kept[wait.node] = name
+        return kept
+
+    def _copy_waits(self, loop: Loop) -> bool:
+        """Whether each step ends, or the next one starts, with a copy to the device that waits for it."""
+        moves = [m for m in self.flow.facts.moves.values() if m.target.is_there and self.flow.loop(m.node) is loop]
+        return any(move.non_blocking is not True for move in moves) or (loop.loader and not moves)
+
+    def _together(self, fixes: list[Fix | None]) -> Fix | None:
+        if any(fix is None for fix in fixes):
+            return None  # half of them would leave the wait
+        edits = list(dict.fromkeys(edit for fix in fixes if fix is not None for edit in fix.edits))
+        return self.fix("sum on the device, and read the sum after the loop", *edits, safe=False)
+
+    def _waits_anyway(self, loop: Loop, end: int) -> bool:
+        """Whether something else waits in each step before the offset, as far as its words say."""
+        for node in tree.walk(loop.node.body):
+            if not isinstance(node, cst.Call | cst.Subscript) or self.source.offsets(node)[0] > end:
+                continue
+            if isinstance(node, cst.Subscript):
+                # out[data.train_mask]: how many there are is for the host to know
+                waits = any(
+                    isinstance(i.slice, cst.Index) and last_word(dotted(i.slice.value)).endswith("mask")
+                    for i in node.slice
+                ) and not isinstance(self.parent(node), cst.AssignTarget)
+            else:
+                waits = self._call_waits(node)
+            if waits and not runs_sometimes(self.flow, node, loop) and kept_as(self.flow, node, loop, end) is None:
                 return True
         return False
 
-    def _report(self, wait: Wait, loop: Loop) -> None:
-        what = short(self.code(wait.operand), 60)
-        said = {
-            "format": f"formatting `{what}` makes the host wait for the device in every iteration",
-            "print": f"printing `{what}` makes the host wait for the device in every iteration",
-            "bool": f"the truth of `{what}` makes the host wait for the device in every iteration",
-        }
-        code = short(self.code(wait.node), 60)
-        message = said.get(wait.what, f"`{code}` makes the host wait for the device in every iteration")
-        self.report(
-            wait.node,
-            message,
-            notes=[
-                *origin_note(self, f"`{what}`", wait.value),
-                self.note(loop.node, "this loop drives the device"),
-            ],
-            fix=self._fix(wait, loop),
-        )
+    def _call_waits(self, call: cst.Call) -> bool:
+        name = _called(call)
+        if name == "step":
+            # scaler.step(optimizer) reads whether a gradient overflowed; LBFGS reads the loss of its closure
+            return bool(call.args)
+        return name in _WAITING or name.startswith("assert")
 
     def _fix(self, wait: Wait, loop: Loop) -> Fix | None:
         """Sum on the device, and read the sum after the loop."""
@@ -235,9 +288,15 @@ class HostSyncInLoop(Rule):
         return self.replace_between(source.lines[row], source.lines[row], f"{indent}{code}{source.newline(end)}")
 
 
-def _leads_out(node: cst.If) -> bool:
-    blocks = [node.body, node.orelse.body if isinstance(node.orelse, cst.Else) else None]
-    return any(block is not None and block.body and leaves(block.body[-1]) for block in blocks)
+def _trains(loop: Loop) -> bool:
+    # a pass over held-out data ends in a wait anyway, and is short beside an epoch of training
+    return any(isinstance(w, cst.Call) and _called(w) in ("backward", "step") for w in loop.works)
+
+
+#: Calls that wait, whatever they are called on.
+_WAITING = frozenset(
+    "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print".split()
+)
 
 
 def _counts(node: cst.BaseExpression) -> bool:
@@ -251,50 +310,10 @@ def _counts(node: cst.BaseExpression) -> bool:
 _COMPARISONS = frozenset(
     {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "logical_and", "logical_or"}
 )
-_ENVIRONMENT = re.compile(r"(^|_)(env|envs|venv|environment|game|world|sim|simulator)s?$")
-_WRITER = re.compile(r"^(write|dump|tofile|to_csv)")
-_SAVER = re.compile(r"^(save|imwrite|imsave|export)")
-
-
-def _acts(call: cst.Call) -> bool:
-    # obs, reward, done, info = env.step(action)
-    func = call.func
-    if not isinstance(func, cst.Attribute) or not func.attr.value.startswith(("step", "act")):
-        return False
-    return _ENVIRONMENT.search(last_word(dotted(func.value))) is not None
-
-
-def _writes(call: cst.Call) -> bool:
-    # csv.writerows(out.tolist()); a loss written to a log is no reason to wait for it
-    return _WRITER.match(_called(call)) is not None
-
-
-def _saves(call: cst.Call) -> bool:
-    # torch.save(out.cpu(), path), image.save(f"{index[i]}.png")
-    return _SAVER.match(_called(call)) is not None
-
-
-def _is_check(call: cst.Call) -> bool:
-    # self.assertLess(loss.item(), 1.0)
-    return _called(call).startswith("assert")
 
 
 def _called(call: cst.Call) -> str:
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
-
-
-def _bound_by(statement: cst.CSTNode | None) -> set[str]:
-    names: set[str] = set()
-    if isinstance(statement, cst.Assign):
-        for target in statement.targets:
-            target_names(target.target, names)
-    elif isinstance(statement, cst.AnnAssign):
-        target_names(statement.target, names)
-    return names
-
-
-def _mentions(node: cst.CSTNode, names: set[str]) -> bool:
-    return any(isinstance(n, cst.Name) and n.value in names for n in tree.walk(node))
 
 
 def _is_detached(node: cst.BaseExpression) -> bool:

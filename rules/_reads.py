@@ -1,0 +1,275 @@
+"""What a value that is read back from the device is read for, and how often."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow import Flow
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Wait
+from devlint.flow.hypothesis import names_device
+from devlint.flow.loops import Loop, holder, loop_of, runs_sometimes
+from devlint.flow.names import dotted, target_names
+from devlint.flow.value import TENSOR, THING
+
+#: Waits for single numbers, in the words of the flow: not for the bytes of a copy.
+READ_AS_NUMBERS = ("item", "tolist", "float", "int", "bool", "format", "print", "index", "in")
+COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
+
+
+def surely_there(flow: Flow, wait: Wait) -> bool:
+    """Whether something says that the value is on a device, besides that it was handed in."""
+    # for batch in loader: out = model(batch); out.loss.item()   nothing here says that there is a device
+    name, function = wait.value.place.name, flow.function(wait.node)
+    if function is None or name not in function.param_names or names_device(name):
+        return True
+    return function.device_aware
+
+
+# one by one ---------------------------------------------------------------------------------------
+
+
+def read_one_by_one(flow: Flow, wait: Wait) -> tuple[cst.CSTNode, cst.BaseExpression] | None:
+    """The loop that reads a tensor element by element, and the tensor: `for i in range(n): sizes[i].item()`.
+
+    `sizes.tolist()` above the loop would read it at once. ``None`` where the loop may change the tensor.
+    """
+    node = _element(wait.operand)
+    for repeated, loop, over in _repeating(flow, wait.node):
+        if isinstance(node, cst.Name) and node.value in _bound(repeated):
+            # for size in sizes: size.item()
+            read = _iterated(node.value, repeated, over)
+        elif isinstance(node, cst.Subscript) and _is_element(node, _bound(repeated)) and _counts(over):
+            # for i in range(n): sizes[i].item()   not: for i in best: scores[i].item()
+            read = _base(node)
+        else:
+            continue
+        value = flow.value(read) if read is not None else None
+        if read is None or value is None or value.kind not in (TENSOR, THING) or value.zero:
+            return None
+        path = holder(read)
+        if path in _handed_in(flow, read) and _LENGTHS.search(path):
+            return None  # for row, n in zip(x, lengths): row[:n]   pack_padded_sequence wants them on the host
+        changes = loop is not None and loop.changes(path)  # for i in range(n): a = f(a, x); a[i].item()
+        return (repeated, read) if path and not changes else None
+    return None
+
+
+_LENGTHS = re.compile(r"(^|_)(len|lens|lengths?)$")
+
+
+def _handed_in(flow: Flow, node: cst.CSTNode) -> frozenset[str] | set[str] | tuple[str, ...]:
+    function = flow.function(node)
+    return function.param_names if function is not None else ()
+
+
+def _element(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`sizes[i]` of `sizes[i] > 0`, `sizes[i].long()`, `(sizes[i])`."""
+    while True:
+        if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
+            if not isinstance(node.comparisons[0].comparator, cst.Integer | cst.Float):
+                return node
+            node = node.left
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args:
+            if node.func.attr.value not in ("int", "long", "float", "detach", "bool"):
+                return node
+            node = node.func.value
+        elif isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
+            node = node.expression
+        else:
+            return node
+
+
+def _repeating(flow: Flow, node: cst.CSTNode):
+    """The loops and comprehensions around a node that evaluate it in each turn, with what they bind and go over."""
+    parents = flow.source.parents
+    child, current = node, parents[node]
+    while not isinstance(current, cst.FunctionDef | cst.Lambda | cst.ClassDef | cst.Module):
+        if isinstance(current, cst.For) and child is current.body:
+            loop = loop_of(flow, child)
+            if loop is not None:
+                yield current, loop, current.iter
+        elif isinstance(current, COMPREHENSIONS) and child is not current.for_in:
+            yield current, None, current.for_in.iter
+        child, current = current, parents[current]
+
+
+def _bound(repeated: cst.CSTNode) -> set[str]:
+    names: set[str] = set()
+    clause: cst.CSTNode | None = repeated.for_in if isinstance(repeated, COMPREHENSIONS) else repeated
+    while isinstance(clause, cst.For | cst.CompFor):
+        target_names(clause.target, names)
+        clause = clause.inner_for_in if isinstance(clause, cst.CompFor) else None
+    return names
+
+
+def _is_element(node: cst.Subscript, bound: set[str]) -> bool:
+    """`sizes[i]`, `sizes[i][0]`, `batch["size"][i, 1]`: one number of it in each turn, as far as the indices say."""
+    indices = _indices(node)
+    return any(isinstance(i, cst.Name) and i.value in bound for i in indices) and all(
+        isinstance(i, cst.Integer) or (isinstance(i, cst.Name) and i.value in bound) for i in indices
+    )
+
+
+def _indices(node: cst.BaseExpression) -> list[cst.BaseExpression | None]:
+    found: list[cst.BaseExpression | None] = []
+    while isinstance(node, cst.Subscript) and not _is_key(node):
+        found += [item.slice.value if isinstance(item.slice, cst.Index) else None for item in node.slice]
+        node = node.value
+    return found
+
+
+def _is_key(node: cst.Subscript) -> bool:
+    item = node.slice[0].slice
+    return len(node.slice) == 1 and isinstance(item, cst.Index) and isinstance(item.value, cst.SimpleString)
+
+
+def _counts(over: cst.BaseExpression) -> bool:
+    """`range(n)`, `enumerate(rows)`: the loop comes by all elements."""
+    return isinstance(over, cst.Call) and dotted(over.func).rpartition(".")[2] in ("range", "trange", "enumerate")
+
+
+def _base(node: cst.BaseExpression) -> cst.BaseExpression:
+    while isinstance(node, cst.Subscript) and not _is_key(node):
+        node = node.value
+    return node
+
+
+def _iterated(name: str, repeated: cst.CSTNode, over: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The tensor whose elements a loop variable names: `for n in sizes`, `for i, n in enumerate(sizes)`, `zip(...)`."""
+    clause = repeated.for_in if isinstance(repeated, COMPREHENSIONS) else repeated
+    target = clause.target if isinstance(clause, cst.For | cst.CompFor) else None
+    called = over.func.value if isinstance(over, cst.Call) and isinstance(over.func, cst.Name) else ""
+    if called == "enumerate" and isinstance(over, cst.Call) and isinstance(target, cst.Tuple):
+        parts = [None, over.args[0].value] if over.args else []
+    elif called == "zip" and isinstance(over, cst.Call) and isinstance(target, cst.Tuple):
+        parts = [arg.value for arg in over.args]
+    else:
+        return over if isinstance(target, cst.Name) and target.value == name else None
+    for element, part in zip(target.elements, parts, strict=False):
+        if isinstance(element.value, cst.Name) and element.value.value == name:
+            return part
+    return None
+
+
+# the same each time -------------------------------------------------------------------------------
+
+
+def same_each_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
+    """Whether a value of the device is the same in every iteration: `mask.sum(1)` of a mask that no iteration binds,
+    writes into or hands on."""
+    if isinstance(node, cst.Integer | cst.Float | cst.SimpleString):
+        return True
+    if isinstance(node, cst.Name):
+        value = flow.value(node)
+        if node.value in ("True", "False", "None"):
+            return True
+        # what is trained changes in each step
+        return value.kind in (TENSOR, THING) and not value.grad and not loop.changes(node.value)
+    if isinstance(node, cst.UnaryOperation):
+        return same_each_time(flow, loop, node.expression)
+    if isinstance(node, cst.BinaryOperation):
+        return same_each_time(flow, loop, node.left) and same_each_time(flow, loop, node.right)
+    if isinstance(node, cst.Comparison):
+        return same_each_time(flow, loop, node.left) and all(
+            same_each_time(flow, loop, c.comparator) for c in node.comparisons
+        )
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        operation = table.METHODS.get(node.func.attr.value)
+        if operation is None or operation.result in ("self", "none") or node.func.attr.value in _DRAWING:
+            return False
+        return same_each_time(flow, loop, node.func.value) and all(
+            arg.star == "" and same_each_time(flow, loop, arg.value) for arg in node.args
+        )
+    return False
+
+
+_DRAWING = frozenset({"bernoulli", "multinomial"})
+
+
+# kept ---------------------------------------------------------------------------------------------
+
+
+def kept_as(flow: Flow, node: cst.BaseExpression, loop: Loop, end: int, depth: int = 3) -> str | None:
+    """What a number that is read in each iteration is kept as: the sum, the list or the name that only few iterations,
+    or code after the offset ``end``, look at. ``None`` where an iteration may need it."""
+    parents = flow.source.parents
+    statement: cst.CSTNode = parents[node]
+    child: cst.CSTNode = node
+    while not isinstance(statement, cst.BaseSmallStatement):
+        if isinstance(statement, cst.Arg):
+            call = parents[statement]
+            if not isinstance(call, cst.Call):
+                return None
+            if isinstance(parents[call], cst.Expr) and isinstance(call.func, cst.Attribute) and _appends(call):
+                return _unread(flow, call.func.value, parents[call], loop, end)
+            if dotted(call.func) not in ("float", "int"):
+                return None
+        elif not isinstance(statement, cst.BinaryOperation | cst.UnaryOperation | cst.Call):
+            return None
+        child, statement = statement, parents[statement]
+    if isinstance(statement, cst.AugAssign):
+        if child is not statement.value or not isinstance(statement.operator, cst.AddAssign | cst.SubtractAssign):
+            return None
+        return _unread(flow, _whole(statement.target), statement, loop, end)
+    if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0].target
+    if isinstance(target, cst.Subscript):
+        return _unread(flow, _whole(target), statement, loop, end)
+    if not isinstance(target, cst.Name):
+        return None
+    # loss_value = loss.item(); total += loss_value
+    kept = target.value
+    for use in _uses(flow, target.value, statement, loop, end):
+        if depth == 0 or not isinstance(use, cst.BaseExpression):
+            return None
+        further = kept_as(flow, use, loop, end, depth - 1)
+        if further is None:
+            return None
+        kept = further
+    return kept
+
+
+def _whole(node: cst.BaseExpression) -> cst.BaseExpression:
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
+
+
+def _appends(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "append" and len(call.args) == 1
+
+
+def _unread(flow: Flow, target: cst.BaseExpression, statement: cst.CSTNode, loop: Loop, end: int) -> str | None:
+    path = dotted(target)
+    return path if path and not _uses(flow, path, statement, loop, end) else None
+
+
+def _uses(flow: Flow, path: str, statement: cst.CSTNode, loop: Loop, end: int) -> list[cst.CSTNode]:
+    """Where each iteration reads a name or attribute before an offset, besides in one statement."""
+    parents = flow.source.parents
+    found: list[cst.CSTNode] = []
+    own = set(tree.walk(statement))
+    for node in tree.walk(loop.node):
+        if not isinstance(node, cst.Name | cst.Attribute) or node in own or dotted(node) != path:
+            continue
+        place: cst.CSTNode = node
+        above = parents[place]
+        while isinstance(above, cst.Subscript) and place is above.value:
+            place, above = above, parents[above]  # sums[1] += len(batch)
+        if isinstance(above, cst.AssignTarget) or (isinstance(above, cst.AugAssign) and place is above.target):
+            continue
+        above = parents[node]
+        if (isinstance(above, cst.Attribute) and node is above.attr) or (
+            isinstance(above, cst.Arg) and node is above.keyword
+        ):
+            continue  # metrics.total, report(total=0)
+        if isinstance(loop.node, cst.For) and node is loop.node.iter:
+            continue
+        if not runs_sometimes(flow, node, loop) and flow.source.offsets(node)[0] < end:
+            found.append(node)
+    return found
