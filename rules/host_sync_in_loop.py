@@ -9,7 +9,7 @@ from devlint.finding import Edit, Fix
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
-from devlint.flow.value import DATA
+from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import last_word, origin_note
@@ -113,6 +113,33 @@ class HostSyncInLoop(Rule):
         for loop, waits in read.items():
             if _trains(loop):
                 self._kept(loop, waits)
+        self._fed()
+
+    def _fed(self) -> None:
+        """`net(x, mask=mask, sizes=mask.sum(dim=1).tolist())`: what a model is fed with lives where the model does."""
+        for call in self.source.nodes_of(cst.Call):
+            func = call.func
+            if not isinstance(func, cst.Attribute) or func.attr.value not in ("item", "tolist") or call.args:
+                continue
+            name = _reduced(func.value)
+            loop = working_loop(self.flow, call) if name is not None else None
+            if name is None or loop is None or loop.changes(name.value):
+                continue
+            value = self.flow.value(name)
+            if value.kind not in (UNKNOWN_KIND, TENSOR) or value.place.is_host or value.place.is_there:
+                continue
+            fed = any(
+                isinstance(arg.value, cst.Name) and arg.value.value == name.value
+                for work in loop.works
+                if isinstance(work, cst.Call) and _called(work) not in ("step", "backward")
+                for arg in work.args
+            )
+            if fed and not runs_by_epoch(self.flow, loop) and not runs_sometimes(self.flow, call, loop):
+                self.report(
+                    call,
+                    f"`{short(self.code(call), 60)}` makes the host wait for the same value in every iteration",
+                    notes=[self.note(loop.node, "read it before this loop")],
+                )
 
     def _one_by_one(self, wait: Wait, repeated: cst.CSTNode, tensor: cst.BaseExpression) -> None:
         name = short(self.code(tensor), 40)
@@ -286,6 +313,14 @@ class HostSyncInLoop(Rule):
         if row == len(source.lines):
             return self.replace_between(len(source.text), len(source.text), f"{source.newline(end)}{indent}{code}")
         return self.replace_between(source.lines[row], source.lines[row], f"{indent}{code}{source.newline(end)}")
+
+
+def _reduced(node: cst.BaseExpression) -> cst.Name | None:
+    """`mask` of `mask.sum(dim=1)`, which numpy would write with `axis`."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return None
+    along = any(arg.keyword is not None and arg.keyword.value == "dim" for arg in node.args)
+    return node.func.value if along and isinstance(node.func.value, cst.Name) else None
 
 
 def _trains(loop: Loop) -> bool:

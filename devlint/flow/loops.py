@@ -172,7 +172,7 @@ def _read_call(flow: Flow, call: cst.Call, loop: Loop) -> None:
     called = flow.value(func)
     if called.kind == MODULE or called.kind == THING or name in _READING or _LOSS_NAME.search(name):
         return
-    if hypothesis.MODEL_NAME.match(name) and called.kind not in (CLASS, FUNCTION):
+    if _names_model(name) and called.kind not in (CLASS, FUNCTION):
         return
     loop.handed.update(plain)
 
@@ -213,8 +213,13 @@ def _drives(flow: Flow, call: cst.Call) -> bool:
     if type(func) is cst.Name:
         return hypothesis.MODEL_NAME.match(func.value) is not None and value.kind not in (CLASS, FUNCTION, NAME)
     if type(func) is cst.Attribute and value.kind == UNKNOWN_KIND:
-        return hypothesis.MODEL_NAME.match(func.attr.value) is not None and not isinstance(func.value, cst.Call)
+        return _names_model(func.attr.value) and not isinstance(func.value, cst.Call)
     return False
+
+
+def _names_model(name: str) -> bool:
+    # noise = self.transformer(latents, t)   where a pipeline was handed one
+    return hypothesis.MODEL_NAME.match(name) is not None or name == "transformer"
 
 
 # how often ----------------------------------------------------------------------------------------
