@@ -39,11 +39,9 @@ def in_stepping_loop(flow: Flow, node: cst.CSTNode) -> bool:
 
 def waits_in_loop(flow: Flow, function: Function | None) -> bool:
     """Whether a loop of a function waits for the device each time around."""
-    for wait in flow.facts.waits.values():
-        loop = flow.loop(wait.node) if function is not None and flow.function(wait.node) is function else None
-        if loop is not None and (loop.works or isinstance(loop.node, cst.While)):
-            return True
-    return False
+    return function is not None and any(
+        flow.function(wait.node) is function and flow.loop(wait.node) is not None for wait in flow.facts.waits.values()
+    )
 
 
 #: Methods that wait for the device, by the look of them.

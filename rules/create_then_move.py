@@ -92,8 +92,9 @@ class CreateThenMove(Rule):
     Silent for values that come from Python or numpy (`torch.tensor(xs)`): `device=` makes the very same copy of them.
     Silent with `generator=`, `pin_memory=`, `requires_grad=` and an explicit `device="cpu"`; where something is
     computed, written or read between; and where one tensor is copied several times. Silent for what happens once: in
-    constructors, in the main code outside of loops, once an epoch, what a module keeps in an attribute; before a loop
-    that waits for the device each time around; for tensors without elements; and in deprecated code.
+    constructors, in the main code outside of loops, once an epoch, what a module keeps in an attribute; in a statement
+    that waits for the device in any case, and beside a loop that does each time around; for tensors without elements;
+    and in deprecated code.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
@@ -134,7 +135,7 @@ class CreateThenMove(Rule):
 
     def _matters(self, move: Move) -> bool:
         """Whether the host is to wait again and again: one copy while a program starts is no matter."""
-        if is_deprecated(self.flow, move.node) or self._is_kept(move):
+        if is_deprecated(self.flow, move.node) or self._is_kept(move) or self._waits_anyway(move):
             return False
         if in_stepping_loop(self.flow, move.node):
             return True
@@ -148,6 +149,14 @@ class CreateThenMove(Rule):
         if not isinstance(parent, cst.Assign) or self.flow.runs_each_step(move.node):
             return False
         return any(dotted(_held(target.target)).startswith("self.") for target in parent.targets)
+
+    def _waits_anyway(self, move: Move) -> bool:
+        """`torch.arange(n).to(mask.device)[mask].tolist()`: the statement waits for the device in any case."""
+        statement = self.enclosing(move.node, cst.BaseSmallStatement, cst.BaseCompoundStatement)
+        if not isinstance(statement, cst.BaseSmallStatement):
+            return False
+        waits = self.flow.facts.waits
+        return bool(waits) and any(node in waits for node in tree.walk(statement))
 
     def _follows_an_argument(self, move: Move) -> bool:
         """Whether the tensor goes to where an argument of the function is: such functions are called for each batch."""
