@@ -111,9 +111,9 @@ class LoadWithoutMapLocation(Rule):
         child, parent = node, self.parent(node)
         while isinstance(parent, cst.Subscript | cst.Attribute | cst.Call | cst.Arg):
             if isinstance(parent, cst.Call) and child is not parent.func:
-                name = dotted(parent.func)
+                name = dotted(parent.func) or self.code(parent.func)  # models[i].load_state_dict(torch.load(f))
                 # scaler.load_state_dict(torch.load(f))  holds numbers
-                return f"the checkpoint for `{name}`" if _takes_weights(name) and not _NUMBERS.search(name) else None
+                return f"the checkpoint for `{short(name)}`" if _takes_weights(name) and not _NUMBERS.search(name) else None
             if isinstance(parent, cst.Attribute) and parent.attr.value in _OF_MODELS:
                 return "the model"  # torch.load("net.pt").eval()
             child, parent = parent, self.parent(parent)
@@ -287,8 +287,11 @@ class LoadWithoutMapLocation(Rule):
         above = self.parent(call)
         while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
             if isinstance(above, cst.IfExp | cst.If | cst.Try) and child is not getattr(above, "test", None):
-                for other in self.flow.calls("torch.load"):
-                    if other is not call and _has_location(other) and self._within(other, above):
+                # if not torch.cuda.is_available(): torch.load(f, map_location="cpu") else: torch.load(f)
+                for other in self.source.nodes_of(cst.Call):
+                    if other is call or self.flow.scope.qualified(other.func) != "torch.load":
+                        continue
+                    if _has_location(other) and self._within(other, above):
                         return True
                 if isinstance(above, cst.If) and child is above.body and _AVAILABLE.search(self.code(above.test)):
                     return True
