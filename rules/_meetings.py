@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint.flow.facts import Meeting
+from devlint.flow.hypothesis import asks_for_device
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.rule import Rule
 from devlint.testcode import is_test_file, near
@@ -29,7 +30,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     if not assumed or _OF_HOST.search("/".join(near(rule.source.path))):
         return
     functions = rule.flow.scope.functions.values()
-    if not any(function.device_aware for function in functions):
+    if not any(function.device_aware for function in functions) and "map_location" not in rule.source.text:
         return  # nothing in this file has to do with devices
     for meeting in assumed.values():
         if _believed(rule, meeting):
@@ -44,6 +45,35 @@ def _supposed(rule: Rule, meeting: Meeting) -> bool:
         return False
     scopes = {function.scope, function.cls.scope if function.cls is not None else None}
     return meeting.there.place.kind == "device" and meeting.there.place.scope in scopes
+
+
+def given_back(rule: Rule) -> Iterator[Meeting]:
+    """Tensors made on the host that a function returns on one path, and elsewhere ones that follow its input."""
+    found = rule.flow.facts.given_back
+    if not found or _OF_HOST.search("/".join(near(rule.source.path))):
+        return
+    aware = any(function.device_aware for function in rule.flow.scope.functions.values())
+    for meeting in found.values():
+        # a file where nothing has to do with devices may be for the host alone, unless it says that tensors come in
+        param = meeting.there.origin
+        if not aware and not (isinstance(param, cst.Param) and param.annotation is not None):
+            continue
+        if _believed(rule, meeting) and not _chosen_by_device(rule, meeting):
+            yield meeting
+
+
+def _chosen_by_device(rule: Rule, meeting: Meeting) -> bool:
+    """``if x.is_cuda: return on_gpu(x)``: which of the two is returned may hang on where the input is."""
+    for node in (meeting.host_node, meeting.there_node):
+        above = rule.parent(node)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            if isinstance(above, cst.If | cst.IfExp):
+                test = rule.code(above.test)
+                # if mask is None: return torch.tensor([True])  has no input to follow
+                if asks_for_device(test) or f"{meeting.there.place.name} is None" in test:
+                    return True
+            above = rule.parent(above)
+    return False
 
 
 def _believed(rule: Rule, meeting: Meeting) -> bool:

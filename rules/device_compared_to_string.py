@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from devlint.finding import Fix, Note
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted
 from devlint.flow.value import DATA, DICT, LIST, OF_TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._moves import short
@@ -86,6 +88,8 @@ class DeviceComparedToString(Rule):
             for device, other in ((left, right), (right, left)):
                 if self.flow.value(device).is_device_object:
                     self._compared(node, device, other, outcome)
+                else:
+                    self._compared_as_text(node, device, other)
         elif isinstance(operator, cst.In | cst.NotIn):
             if self.flow.value(left).is_device_object:
                 if texts := self._texts_in(right):
@@ -151,6 +155,34 @@ class DeviceComparedToString(Rule):
             return self.flow.value(call.args[0].value).text == text
         return func.attr.value == text and not call.args  # x.cpu()
 
+    def _compared_as_text(self, node: cst.Comparison, text: cst.BaseExpression, other: cst.BaseExpression) -> None:
+        """``str(device) == "cuda"``, which is false for ``cuda:0``."""
+        if not isinstance(text, cst.Call) or dotted(text.func) != "str" or len(text.args) != 1:
+            return
+        kind = self.flow.value(other).text
+        if kind not in _TYPES - {"cpu", "meta"}:
+            return
+        device = text.args[0].value
+        value, name = self.flow.value(device), dotted(device)
+        if not names_device(name.rpartition(".")[2]):
+            return
+        # device = torch.device("cuda" if torch.cuda.is_available() else "cpu"): it has none
+        if value.ref != OF_TENSOR and (
+            isinstance(value.origin, cst.Call) or any(name in names for names in self._chosen_here())
+        ):
+            return
+        edits = self.replace(text, f"{self.code(device)}.type")
+        self.report(
+            node,
+            f"`{short(self.code(node))}` leaves out `{kind}:0` and the like, which have an index",
+            fix=self.fix("compare its `type`", edits, safe=False),
+        )
+
+    def _chosen_here(self) -> Iterator[set[str]]:
+        """The names that assignments of this file bind."""
+        for assign in self.source.nodes_of(cst.Assign):
+            yield {dotted(target.target) for target in assign.targets}
+
     def _without_index(self, node: cst.BaseExpression) -> cst.SimpleString | None:
         """``"cuda"`` of ``torch.device("cuda")``; ``None`` for ``torch.device("cpu")``: tensors have no index there."""
         if not isinstance(node, cst.Call) or self.flow.name_of(node) != "torch.device" or len(node.args) != 1:
@@ -163,6 +195,28 @@ class DeviceComparedToString(Rule):
     def _looked_up(self, node: cst.CSTNode, mapping: cst.BaseExpression, key: cst.BaseExpression) -> None:
         if self.flow.value(key).is_device_object and (texts := self._keys(mapping)):
             self._report(node, key, f"which is never a key of `{short(self.code(mapping))}`: those are strings", texts)
+        elif (split := self._splits(key)) is not None and self._keys(mapping):
+            name = self.code(key)
+            self.report(
+                node,
+                f"`{name}` may have an index, which no key of `{short(self.code(mapping))}` has",
+                notes=[self.note(split, f"the index of `{name}` is taken off here")],
+                fix=self.fix("look up its type", self.replace(key, f'{name}.partition(":")[0]'), safe=False),
+            )
+
+    def _splits(self, key: cst.BaseExpression) -> cst.Call | None:
+        """``device.split(":")`` further down: the string may name an index, and has it still."""
+        if not isinstance(key, cst.Name) or not names_device(key.value):
+            return None
+        function, start = self.flow.function(key), self.source.offsets(key)[0]
+        for call in self.source.nodes_of(cst.Call):
+            func = call.func
+            if isinstance(func, cst.Attribute) and func.attr.value in ("split", "partition") and call.args:
+                text = call.args[0].value
+                splits = isinstance(text, cst.SimpleString) and text.evaluated_value == ":"
+                if splits and dotted(func.value) == key.value and self.flow.function(call) is function:
+                    return call if self.source.offsets(call)[0] > start else None
+        return None
 
     def _keys(self, mapping: cst.BaseExpression) -> list[str] | None:
         """The keys of a dictionary where all are known to name types of devices."""

@@ -13,6 +13,8 @@ from devlint.testcode import is_test_file
 
 _RANKS = frozenset({"torch.distributed.get_rank", "torch.distributed.distributed_c10d.get_rank"})
 _VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+#: Attributes that hold the rank among all processes, and those beside them that hold the one on the node.
+_NAMED = {"process_index": "local_process_index", "global_rank": "local_rank"}
 #: Said in a program that stays on one machine.
 _ONE_MACHINE = re.compile(r"localhost|127\.0\.0\.1|\bmp\.spawn\b|multiprocessing\.spawn|start_processes")
 
@@ -144,6 +146,9 @@ class GlobalRankAsDevice(Rule):
         function: Function | None,
     ) -> cst.CSTNode | None:
         name = dotted(rank)
+        local = _NAMED.get(name.rpartition(".")[2], "") if "." in name else ""
+        if local and local in self.source.text:
+            return rank  # state.process_index, where there is a state.local_process_index
         if not name:
             return self._source(rank)  # torch.cuda.set_device(dist.get_rank())
         around = function

@@ -62,6 +62,10 @@ class HardCodedDevice(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        if "else -1" in self.source.text or "-1 if" in self.source.text:
+            around = Surroundings(self)
+            for choice in self.source.nodes_of(cst.IfExp):
+                self._first_of_all(choice, around)
         if not any(f'"{kind}' in self.source.text or f"'{kind}" in self.source.text for kind in _KINDS) and (
             ".cuda(" not in self.source.text
         ):
@@ -78,6 +82,30 @@ class HardCodedDevice(Rule):
                 chosen = around.chosen(call) or around.elsewhere(call)
             if chosen is not None and not around.is_for_cuda(call):
                 self._report(call, literal, chosen, around)
+
+        self._left_at_default(around)
+
+    def _first_of_all(self, choice: cst.IfExp, around: Surroundings) -> None:
+        """``0 if str(device) != "cpu" else -1``: GPU 0, whichever ``device`` is."""
+        ends = {self.code(choice.body), self.code(choice.orelse)}
+        if ends != {"0", "-1"} or around.is_for_cuda(choice):
+            return
+        words = [node for node in tree.walk(choice.test) if isinstance(node, cst.Name) and names_device(node.value)]
+        if words and not any(isinstance(node, cst.Name) and node.value == "index" for node in tree.walk(choice.test)):
+            self.report(choice, f"this is GPU 0 whatever index `{self.code(words[-1])}` has")
+
+    def _left_at_default(self, around: Surroundings) -> None:
+        """``one_hot(target, classes)``, where that makes a tensor with ``device="cuda"`` unless told otherwise."""
+        for call, (callee, param) in self.flow.facts.left_at_default.items():
+            if callee.home is not self.flow or param.default is None or not _is_kind(param.default):
+                continue
+            if around.guard(call) is not None or around.is_for_cuda(call) or around.is_test:
+                continue
+            self.report(
+                call,
+                f"`{callee.name}` is called without `{param.name.value}`, and works on {self.code(param.default)} then",
+                notes=[self.note(param, "left at this default")],
+            )
 
     def _report(self, call: cst.Call, literal: cst.BaseExpression, chosen: Chosen, around: Surroundings) -> None:
         fixed = around.expression(chosen, call)

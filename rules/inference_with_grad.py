@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
@@ -17,14 +17,18 @@ from devlint.rules._training import under_no_grad
 _GRADIENTS = re.compile(r"grad|backward|inference_mode|attack|adversar|optim", re.I)
 #: Methods and functions after which nothing goes backward.
 _ENDS = frozenset("item argmax cpu detach tolist numpy topk decode float int argsort".split())
+#: Names of methods that ask a model, and of those that let it write.
+_EVALUATES = re.compile(r"^_?(eval|evaluate|validate|validation|test)(_|$)")
+_GENERATES = re.compile(r"^_?(generate|sample|decode|write|complete)(_|$)")
 
 
 class InferenceWithGrad(Rule):
     """A loop only asks a model, and autograd records every answer.
 
     ## What it does
-    Reports a call of a model in a loop of a function that calls `eval()` on it, never goes backward, and neither turns
-    autograd off nor is called where it is off.
+    Reports a call of a model in a loop of a function that calls `eval()` on it, or that is called to evaluate once
+    `eval()` was, never goes backward, and neither turns autograd off nor is called where it is off. Reports, too, a
+    module that generates token by token from its own state with autograd on.
 
     ## Why is this bad
     `eval()` changes what dropout and batch normalization do, and nothing else: autograd still records every operation,
@@ -64,7 +68,7 @@ class InferenceWithGrad(Rule):
     where `torch` is not imported under its name.
 
     ## Limits
-    Silent where the function never calls `eval()`, where nothing in it says that results are only read (`argmax`,
+    Silent where nothing calls `eval()`, where nothing in it says that results are only read (`argmax`,
     `item()`, `cpu()` and the like), and where anything in it has to do with gradients. A caller in another file that
     turns autograd off is not seen.
 
@@ -76,7 +80,10 @@ class InferenceWithGrad(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if "eval()" not in self.source.text or "set_grad_enabled(False)" in self.source.text:
+        if "set_grad_enabled(False)" in self.source.text:
+            return
+        self._check_generation()
+        if "eval()" not in self.source.text:
             return
         done: set[cst.CSTNode] = set()
         for call in self.source.nodes_of(cst.Call):
@@ -90,6 +97,55 @@ class InferenceWithGrad(Rule):
                 if asked is not None:
                     done.add(around)
                     self._report(function, asked, call, model)
+                elif function is not None and model.startswith("self."):
+                    self._check_called(function, call, model, done)
+
+    def _check_called(self, caller: Function, eval_: cst.Call, model: str, done: set[cst.CSTNode]) -> None:
+        """``self.model.eval(); loss = self.evaluate(batches)``: a method that evaluates the model it finds so."""
+        for call in self.source.nodes_of(cst.Call):
+            func = call.func
+            if self.flow.function(call) is not caller or not isinstance(func, cst.Attribute):
+                continue
+            if dotted(func.value) != "self" or not _EVALUATES.search(func.attr.value):
+                continue
+            if self.source.offsets(call)[0] < self.source.offsets(eval_)[0] or under_no_grad(self.flow, call):
+                continue
+            method = caller.cls.find_method(func.attr.value) if caller.cls is not None else None
+            if method is None or method.home is not self.flow or method.node in done:
+                continue
+            asked = self._asked(method, method.node, None, model)
+            if asked is not None:
+                done.add(method.node)
+                self._report(method, asked, eval_, model)
+
+    def _check_generation(self) -> None:
+        """``logits, hidden = self(token, hidden)`` in a loop of a method that generates, from what it drew before."""
+        for function in self.flow.scope.functions.values():
+            if function.cls is None or not function.cls.is_module or not _GENERATES.search(function.name):
+                continue
+            nodes = list(tree.walk(function.node))
+            if any(isinstance(node, cst.Name) and _GRADIENTS.search(node.value) for node in nodes):
+                continue
+            draws = any(
+                isinstance(n, cst.Attribute) and n.attr.value in ("multinomial", "argmax", "topk") for n in nodes
+            )
+            if not draws or function.is_generator or self._off_at_callers(function, set()):
+                continue
+            for assign in (node for node in nodes if isinstance(node, cst.Assign)):
+                call = assign.value
+                if not isinstance(call, cst.Call) or dotted(call.func) not in ("self", "self.forward"):
+                    continue
+                if self._keeps_state(assign, call) and self._is_model(call, "self"):
+                    self._report(function, call, None, "self")
+                    break
+
+    def _keeps_state(self, assign: cst.Assign, call: cst.Call) -> bool:
+        """Whether a call in a loop is given, as it is, a part of what it gave in the iteration before."""
+        if self.flow.loop(call) is None or under_no_grad(self.flow, call):
+            return False
+        bound: set[str] = set()
+        target_names(assign.targets[0].target, bound)
+        return any(dotted(arg.value) in bound for arg in call.args)
 
     def _path(self, node: cst.BaseExpression) -> str:
         """`model` of `model.to(device)`."""
@@ -97,10 +153,12 @@ class InferenceWithGrad(Rule):
             node = node.func.value
         return dotted(node)
 
-    def _asked(self, function: Function | None, around: cst.CSTNode, eval_: cst.Call, model: str) -> cst.Call | None:
+    def _asked(
+        self, function: Function | None, around: cst.CSTNode, eval_: cst.Call | None, model: str
+    ) -> cst.Call | None:
         """The first call of the model in a loop of a function that has nothing to do with gradients."""
         nodes = list(tree.walk(around))
-        found, after, ends = None, False, False
+        found, after, ends = None, eval_ is None, eval_ is None
         for node in nodes:
             if isinstance(node, cst.Name) and _GRADIENTS.search(node.value):
                 # loss.backward(), x.requires_grad_(), torch.autograd.grad(out, x), with torch.no_grad():
@@ -114,8 +172,8 @@ class InferenceWithGrad(Rule):
                 continue
             if called == "train" and isinstance(node.func, cst.Attribute) and dotted(node.func.value) == model:
                 return None  # model.eval(); sample(); model.train(); for x, y in loader: ...
-            if dotted(node.func) == model and self._is_model(node, model) and self._in_loop(node):
-                found = node
+            if dotted(node.func) in (model, f"{model}.forward") and self._is_model(node, model):
+                found = node if self._in_loop(node, any_batch=eval_ is None) else None
         if found is None or not ends:
             return None  # what it gives has its history on purpose, for all that is known here
         if self.flow.function(found) is not function:
@@ -129,17 +187,20 @@ class InferenceWithGrad(Rule):
         if path == "self":
             cls = function.cls if function is not None else None
             return cls is not None and cls.is_module and not _is_silent(cls)
-        value = self.flow.value(call.func)
+        func = call.func
+        value = self.flow.value(func.value if isinstance(func, cst.Attribute) and dotted(func) != path else func)
         if value.kind != MODULE:
             return False
         return not (isinstance(value.ref, Class) and _is_silent(value.ref))
 
-    def _in_loop(self, call: cst.Call) -> bool:
+    def _in_loop(self, call: cst.Call, *, any_batch: bool) -> bool:
         """In a loop through a loader, or one whose next iteration is fed what this one gave."""
         loop = self.flow.loop(call)
         if loop is None or under_no_grad(self.flow, call):
             return False
         if loop.loader:
+            return True
+        if any_batch and isinstance(loop.node, cst.For) and dotted(loop.node.target) == "batch":
             return True
         if not call.args or (isinstance(loop.node, cst.For) and isinstance(loop.node.iter, cst.Tuple | cst.List)):
             return False
@@ -199,11 +260,12 @@ class InferenceWithGrad(Rule):
                 return True
         return False
 
-    def _report(self, function: Function | None, asked: cst.Call, eval_: cst.Call, model: str) -> None:
+    def _report(self, function: Function | None, asked: cst.Call, eval_: cst.Call | None, model: str) -> None:
+        notes = [self.note(eval_, f"`{short(self.code(eval_))}` does not turn autograd off")] if eval_ else []
         self.report(
             asked,
             f"autograd records `{short(self.code(asked))}` in every iteration, and nothing goes backward",
-            notes=[self.note(eval_, f"`{short(self.code(eval_))}` does not turn autograd off")],
+            notes=notes,
             fix=self._fix(function),
         )
 

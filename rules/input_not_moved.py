@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.finding import Fix
+from devlint.flow import outside
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Feeding
 from devlint.flow.scope import Class
@@ -74,7 +75,7 @@ class InputNotMoved(Rule):
         # models that are handed moved inputs elsewhere in the file: they do not move them themselves
         fed = [f for f in feedings if f.value.place.is_there]
         batches_moved = any(
-            move.target.is_there and self.flow.name_of(move.value.origin) in table.LOADERS
+            move.target.is_there and self.flow.name_of(move.value.origin) in outside.LOADERS
             for move in self.flow.facts.moves.values()
         )
         for feeding in host:
@@ -112,9 +113,9 @@ class InputNotMoved(Rule):
         if not isinstance(origin, cst.Call):
             return False
         name = self.flow.name_of(origin)
-        if name in table.LOADERS:
+        if name in outside.LOADERS:
             return self._gives_host_tensors(origin, batches_are_moved)
-        return value.ref == "encoding" or self.flow.value(origin).ref == "encoding" or name in table.HOST_FACTORIES
+        return value.ref == "encoding" or self.flow.value(origin).ref == "encoding" or name in _MADE_ON_HOST
 
     def _gives_host_tensors(self, loader: cst.Call, batches_are_moved: bool) -> bool:
         for arg in loader.args:
@@ -163,4 +164,5 @@ class InputNotMoved(Rule):
         return self.fix(f"move it: `.to({device})`", self.insert_after(operand, f".to({device})"), safe=False)
 
 
+_MADE_ON_HOST = outside.HOST_TENSORS.union(table.HOST_FACTORIES)
 _OF_TORCHVISION = ("torchvision.datasets.",)

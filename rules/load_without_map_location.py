@@ -113,7 +113,11 @@ class LoadWithoutMapLocation(Rule):
             if isinstance(parent, cst.Call) and child is not parent.func:
                 name = dotted(parent.func) or self.code(parent.func)  # models[i].load_state_dict(torch.load(f))
                 # scaler.load_state_dict(torch.load(f))  holds numbers
-                return f"the checkpoint for `{short(name)}`" if _takes_weights(name) and not _NUMBERS.search(name) else None
+                return (
+                    f"the checkpoint for `{short(name)}`"
+                    if _takes_weights(name) and not _NUMBERS.search(name)
+                    else None
+                )
             if isinstance(parent, cst.Attribute) and parent.attr.value in _OF_MODELS:
                 return "the model"  # torch.load("net.pt").eval()
             child, parent = parent, self.parent(parent)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import Meeting
+from devlint.flow.names import dotted
 from devlint.rule import Rule
-from devlint.rules._meetings import meetings
+from devlint.rules._meetings import given_back, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 
@@ -87,6 +91,14 @@ class TensorWithoutDevice(Rule):
                 continue  # self.table = torch.arange(n): unregistered-tensor speaks of it
             reported.add(origin)
             self._report(origin, meeting)
+        for meeting in given_back(self):
+            origin = meeting.host.origin
+            if isinstance(origin, cst.Call) and origin not in reported and self.flow.factory(origin) is not None:
+                reported.add(origin)
+                self._report_returned(origin, meeting)
+        if ".device" in self.source.text:
+            for node in self.source.nodes_of(cst.If):
+                self._rebuilt(node, reported)
 
     def _report(self, factory: cst.Call, meeting: Meeting) -> None:
         name = self.flow.name_of(factory)
@@ -100,6 +112,63 @@ class TensorWithoutDevice(Rule):
             fix=self._fix(factory, meeting),
         )
 
+    def _rebuilt(self, node: cst.If, reported: set[cst.CSTNode]) -> None:
+        """``if self.mask.device != x.device: self.mask = torch.ones(n, n)``, on the host again each time."""
+        for held, given in _device_comparisons(node.test):
+            if not held.startswith("self.") or given.startswith("self."):
+                continue
+            for assign in tree.walk(node.body):
+                if isinstance(assign, cst.Assign) and dotted(assign.targets[0].target) == held:
+                    factory = self._made_on_host(assign.value, given)
+                    if factory is not None and factory not in reported and not self._moved_after(node, held):
+                        reported.add(factory)
+                        self._report_rebuilt(factory, node, held, given)
+
+    def _made_on_host(self, value: cst.BaseExpression, given: str) -> cst.Call | None:
+        """The factory of a table that nothing in the expression puts where ``given`` is."""
+        factory = None
+        for part in tree.walk(value):
+            if isinstance(part, cst.Name) and (part.value in _PUTS or part.value == given.partition(".")[0]):
+                above = self.parent(part)
+                if not (isinstance(above, cst.Attribute) and above.attr.value in ("size", "shape", "dtype")):
+                    return None  # torch.ones(n, device=x.device), torch.ones(n).type_as(x)
+            if isinstance(part, cst.Call) and self.flow.factory(part) is not None:
+                place = self.flow.value(part).place
+                factory = part if place.is_host else factory
+        return factory
+
+    def _moved_after(self, node: cst.If, held: str) -> bool:
+        """``self.mask = self.mask.to(x.device)`` below."""
+        function = self.flow.function(node)
+        return any(
+            self.flow.function(call) is function
+            and isinstance(call.func, cst.Attribute)
+            and call.func.attr.value in _PUTS
+            and dotted(call.func.value) == held
+            for call in self.source.nodes_of(cst.Call)
+        )
+
+    def _report_rebuilt(self, factory: cst.Call, test: cst.If, held: str, given: str) -> None:
+        device = f"{given}.device"
+        edit = self.add_argument(factory, f"device={device}")
+        self.report(
+            factory,
+            f"`{held}` is made anew because it is not where `{given}` is, and `{self.flow.name_of(factory)}` makes it "
+            "on the host",
+            notes=[self.note(test.test, "this asks where it is")],
+            fix=self.fix(f"make it there: `device={device}`", edit, safe=True) if edit is not None else None,
+        )
+
+    def _report_returned(self, factory: cst.Call, meeting: Meeting) -> None:
+        there = short(self.code(meeting.there_node))
+        self.report(
+            factory,
+            f"what `{self.flow.name_of(factory)}` makes here is returned on the host, and `{there}` on "
+            f"{where(meeting.there.place)}",
+            notes=[self.note(meeting.there_node, f"`{there}` is returned here")],
+            fix=self._fix(factory, meeting),
+        )
+
     def _fix(self, factory: cst.Call, meeting: Meeting) -> Fix | None:
         device = device_expression(self.flow, factory, meeting.there_node, meeting.there)
         edit = self.add_argument(factory, f"device={device}") if device is not None else None
@@ -109,3 +178,18 @@ class TensorWithoutDevice(Rule):
         random = entry is not None and entry.values == "random"
         title = f"make it there: `device={device}`" + (" (draws other random numbers)" if random else "")
         return self.fix(title, edit, safe=not random)
+
+
+def _device_comparisons(test: cst.BaseExpression) -> Iterator[tuple[str, str]]:
+    """The paths on both sides of each ``a.device == b.device`` or ``a.device != b.device`` in a test."""
+    for node in tree.walk(test):
+        if isinstance(node, cst.Comparison) and len(node.comparisons) == 1:
+            sides = node.left, node.comparisons[0].comparator
+            if all(isinstance(side, cst.Attribute) and side.attr.value == "device" for side in sides):
+                paths = [dotted(side.value) for side in sides if isinstance(side, cst.Attribute)]
+                if all(paths):
+                    yield (paths[0], paths[1]) if paths[0].startswith("self.") else (paths[1], paths[0])
+
+
+#: Words that put a tensor somewhere.
+_PUTS = frozenset("to cuda cpu device type_as new new_zeros new_ones new_full new_tensor zeros_like ones_like".split())

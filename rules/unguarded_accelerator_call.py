@@ -41,7 +41,8 @@ class UnguardedAcceleratorCall(Rule):
     ## What it does
     Reports calls that raise where there is no such device (`torch.cuda.synchronize()`, `torch.cuda.Stream()`,
     `torch.mps.empty_cache()`), with no test for it above, in code that was told its device; and calls of modules that
-    torch has only where a package adds them, `torch.npu.is_available()` above all.
+    torch has only where a package adds them, `torch.npu.is_available()` above all. Reports apex's fused
+    optimizers, too, where they are used as soon as they can be imported.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -99,6 +100,8 @@ class UnguardedAcceleratorCall(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        if "apex" in self.source.text:
+            self._of_apex()
         kinds = [kind for kind in (*_RAISE, *_PLUGINS) if f"{kind}." in self.source.text]
         if not kinds:
             return
@@ -114,6 +117,18 @@ class UnguardedAcceleratorCall(Rule):
                 self._of_torch(call, kind, around)
             elif (kind, what) == ("cuda", "device") and call.args:
                 self._entered(call, around)
+
+    def _of_apex(self) -> None:
+        """``try: from apex.optimizers import FusedAdam``: that it can be imported does not say that there is a GPU."""
+        around = Surroundings(self)
+        for call in self.source.nodes_of(cst.Call):
+            name = self.flow.scope.qualified(call.func)
+            if not name.startswith("apex.optimizers.Fused"):
+                continue
+            optional = self.enclosing(call, cst.Try, cst.FunctionDef)
+            if isinstance(optional, cst.Try) and around.guard(call) is None and not around.is_for_cuda(call):
+                what = name.rpartition(".")[2]
+                self.report(call, f"`{what}` works on CUDA alone, and nothing here asks whether there is any")
 
     def _of_plugin(self, call: cst.Call, kind: str, around: Surroundings) -> None:
         package = _PLUGINS[kind]

@@ -70,12 +70,21 @@ class VisibleDevicesSetLate(Rule):
         for node, name in self._settings():
             uses = self._uses() if uses is None else uses
             first = next((use for use in uses if self._surely_before(use, node)), None)
-            if first is not None and not self._for_others(node):
+            if first is None or self._for_others(node):
+                continue
+            if isinstance(self.enclosing(first, cst.Parameters, cst.FunctionDef), cst.Parameters):
+                # def profile(model, device="cuda" if torch.cuda.is_available() else "cpu"):
                 self.report(
-                    node,
-                    f"`{name}` is set too late: CUDA has read it before",
-                    notes=[self.note(first, f"`{short(self.code(first))}` uses CUDA here")],
+                    first,
+                    f"this default is worked out when the file is imported: `{name}`, set later, comes too late",
+                    notes=[self.note(node, "it is set here")],
                 )
+                return
+            self.report(
+                node,
+                f"`{name}` is set too late: CUDA has read it before",
+                notes=[self.note(first, f"`{short(self.code(first))}` uses CUDA here")],
+            )
 
     def _settings(self) -> list[tuple[cst.CSTNode, str]]:
         """Where a variable is set in the environment of this process, and which."""

@@ -303,6 +303,8 @@ class Flow:
         value = self.attribute_of(cls, name)
         if value is None:
             return None
+        if frame.role != CONSTRUCTOR and any(name in owner.list_states for owner in cls.lineage):
+            return Value(LIST, items=Value(THING, frame.self_place))
         for owner in cls.lineage:
             pending = owner.pending.get(name)
             if pending and frame.role != CONSTRUCTOR:

@@ -21,13 +21,14 @@ from devlint.flow import (
     methods,
     modules,
     moves,
+    operations,
+    outside,
     project_calls,
     torch_calls,
 )
-from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
-from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.place import UNKNOWN_PLACE
 from devlint.flow.scope import Function
 from devlint.flow.value import (
     ARRAY,
@@ -244,13 +245,18 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
                 if value.kind == TENSOR:
                     frame.wait(node, name, operand, value, explicit=False)
         return HOST_DATA if not name.startswith("collections.") else UNKNOWN
-    if name in table.LOADERS:
+    if name in outside.LOADERS:
         return loaders.build(frame, node, name, args)
     found = arrays.library_call(frame, node, name, args)
     if found is not None:
         return found
-    if name.startswith(("torchvision.models.", "timm.create_model")):
-        return Value(MODULE, HOST, node, ref=name, obj=node)
+    if frame.flow.definition(name) is None:
+        operation = outside.OPERATIONS.get(name)
+        if operation is not None:
+            return operations.call(frame, node, name, operation, args)
+        found = outside.call(frame, node, name, args)
+        if found is not None:
+            return found
     if name == "accelerate.Accelerator":
         return Value(INSTANCE, ref=None, text="accelerator")
     if any("Pipeline" in part for part in name.split(".")):

@@ -72,8 +72,11 @@ def read(function: Function, imports: dict[str, str]) -> None:
             continue
         if type(node) is cst.Call:
             func = node.func
-            if type(func) is cst.Attribute and (func.attr.value in table.MOVES or func.attr.value in table.TYPE_MOVES):
-                function.moves_something = True
+            if type(func) is cst.Attribute:
+                if func.attr.value in table.MOVES or func.attr.value in table.TYPE_MOVES:
+                    function.moves_something = True
+                if func.attr.value == "size" and node.args and type(func.value) is cst.Name:
+                    attributes.setdefault(func.value.value, set()).add("size()")
             if type(func) is cst.Name:
                 function.calls.add(func.value)
                 function.called.add(func.value)

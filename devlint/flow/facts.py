@@ -132,6 +132,8 @@ class Facts:
     feedings: dict[tuple[cst.CSTNode, cst.CSTNode], Feeding] = field(default_factory=dict)
     #: meetings of what is made on the host with what the function was handed: wrong where that is on a device
     assumed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    #: what is made on the host is given back on one path, and what is elsewhere on another
+    given_back: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     left_at_default: dict[cst.Call, tuple[Function, cst.Param]] = field(default_factory=dict)
     waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
     array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)

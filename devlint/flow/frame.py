@@ -119,6 +119,7 @@ class Frame:
         self.dead = 0  # inside a branch the hypothesis rules out
         self.conditional = 0  # inside a branch that may not run
         self.returns: list[Value] = []
+        self.given_back: list[Operand] = []  # the same, each side of `a if x else b` by itself, with its expression
         self.at_return: Env | None = None  # the variables as they are where the function returns
         self.constraints: list[tuple[Place, Place]] = []
         self.loops: list[Around] = []
@@ -351,6 +352,22 @@ class Frame:
         if not self.dead and isinstance(host[1].origin, cst.CSTNode) and host[1].attr is None:
             self.facts.assumed.setdefault((node, host[0]), Meeting(node, what, host[0], host[1], given[0], given[1]))
 
+    def gives_back(self, node: cst.BaseExpression, value: Value) -> None:
+        """``return x``: what is made on the host on one path is no match for what follows the input on another."""
+        if isinstance(node, cst.IfExp):
+            if hypothesis.truth(self, node.test) is None:
+                for side in (node.body, node.orelse):
+                    self.gives_back(side, self.values.get(side, UNKNOWN))
+            return
+        if value.kind != TENSOR and (value.kind != THING or value.ref == "moved"):
+            return
+        for other_node, other in self.given_back:
+            for host, there in (((node, value), (other_node, other)), ((other_node, other), (node, value))):
+                made_here = host[1].kind == TENSOR and host[1].place.is_host and host[1].attr is None
+                if made_here and (there[1].place.is_there or there[1].place.kind == "param"):
+                    self.facts.given_back.setdefault((host[0], there[0]), Meeting(host[0], "a result", *host, *there))
+        self.given_back.append((node, value))
+
     def meet_index(self, node: cst.CSTNode, base: Operand, index: Operand) -> None:
         """Device tensors may be indexed by host indices, not the other way round."""
         if base[1].kind != TENSOR or index[1].kind != TENSOR or index[1].zero is not False:
@@ -490,6 +507,22 @@ class Frame:
         if self.role in (DEVICE_SIDE, HOST_SIDE) and name in ("batch", "samples", "examples", "items"):
             return Value(THING, place, param)
         return UNKNOWN
+
+    def parts_of_parameter(self, name: str, target: cst.BaseExpression) -> Value | None:
+        """``features, lengths = given``: those of what is handed in that are used as tensors are handed in, too."""
+        function = self.function
+        assert function is not None
+        if type(target) is not cst.Tuple or name not in function.param_names or name in function.assigned:
+            return None
+        names = [item.value.value if type(item.value) is cst.Name else "" for item in target.elements]
+        if self.role == HOST_SIDE or not any(function.is_tensor_by_use(each) for each in names if each):
+            return None
+        place = self._parameter_place(name)
+        origin = next(param for param in function.params if param.name.value == name)
+        parts = [
+            Value(TENSOR, place, origin) if each and function.is_tensor_by_use(each) else UNKNOWN for each in names
+        ]
+        return Value(TUPLE, items=parts)
 
     def _module_type(self, name: str) -> Class | str | None:
         """The class of modules that an annotation names, empty for any; ``None`` where it names none."""

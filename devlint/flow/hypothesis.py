@@ -57,6 +57,11 @@ _WORD = re.compile(r"[A-Za-z_][\w.]*")
 _OF_NO_MEANING = frozenset("self torch np isinstance len None True False hasattr not and or is in if else".split())
 
 
+def asks_for_device(code: str) -> bool:
+    """Whether a test is about a device, or about what is no tensor on one."""
+    return _ASKS_DEVICE.search(code) is not None
+
+
 def decides(frame: Frame, test: cst.CSTNode, at: cst.CSTNode) -> bool:
     """Whether ``test`` may decide on more than the value it was seen to decide on.
 
@@ -64,7 +69,7 @@ def decides(frame: Frame, test: cst.CSTNode, at: cst.CSTNode) -> bool:
     """
     code = frame.scope.source.code
     text = code(test)
-    if _ASKS_DEVICE.search(text):
+    if asks_for_device(text):
         return True
     words = set(_WORD.findall(text)) - _OF_NO_MEANING
     parents = frame.scope.source.parents

@@ -14,6 +14,7 @@ from devlint.flow import (
     moves,
     operations,
     optimizers,
+    outside,
     project_calls,
 )
 from devlint.flow import torch_table as table
@@ -124,7 +125,7 @@ def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: 
     if receiver.text == "accelerator" and isinstance(node.func, cst.Attribute):
         if name == "prepare":
             return loaders.prepared(frame, node.func, args)
-        return UNKNOWN
+        return outside.accelerator_method(name, args)
     if receiver.text == "pipeline" and name in table.MOVES:
         return receiver
     if receiver.text == "distribution" and name in _OF_DISTRIBUTIONS:

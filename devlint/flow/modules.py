@@ -6,7 +6,7 @@ from typing import Any
 
 import libcst as cst
 
-from devlint.flow import attributes, calls, copies, moves, project_calls
+from devlint.flow import attributes, calls, copies, moves, outside, project_calls
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.facts import Feeding
@@ -75,7 +75,7 @@ def build(frame: Frame, node: cst.Call, name: str, fact: table.ModuleFact, args:
 
 def metric(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     """A metric of torchmetrics whose states are tensors that its constructor makes."""
-    known = name.rpartition(".")[2] in table.METRICS and args.get(None, "multidim_average") is None
+    known = name.rpartition(".")[2] in outside.METRICS and args.get(None, "multidim_average") is None
     return Value(MODULE, frame.default_place(), node, ref=name, obj=node, holds=True) if known else UNKNOWN
 
 
@@ -117,9 +117,15 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
         args.starred
         or (cls.home is not frame.flow and bool(cls.project_bases))
         or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors)
-        or any(part.place != HOST for part in parts)
+        or any(part.place.is_there for part in parts)
+        # a part of unknown make takes nothing from what is known of one that is on the host
+        or (any(not part.place.is_host for part in parts) and not any(_is_on_host(part) for part in parts))
     )
     return Value(MODULE, UNKNOWN_PLACE if elsewhere else frame.default_place(), node, ref=cls, obj=node)
+
+
+def _is_on_host(part: Value) -> bool:
+    return part.place.is_host and (part.kind != MODULE or has_tensors(part))
 
 
 def _put_in(frame: Frame, node: cst.Call, args: Args) -> None:
@@ -175,6 +181,8 @@ def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) ->
         cls.buffers_by_variable = True
     if given is not None and given[1].text is not None:
         cls.buffers.add(given[1].text)
+        if name == "add_state" and value.kind == LIST:
+            cls.list_states.add(given[1].text)
         if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
             trained = name == "register_parameter"
             value = tensor(

@@ -57,20 +57,25 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         at = receiver.place
         for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:
             places[("self", cls.scope)] = at
-        given["self"] = (node.func, Value(MODULE, at, receiver.origin))
+        given["self"] = (node.func, Value(MODULE, at, receiver.origin, ref=receiver.ref, obj=receiver.obj))
     for first, second in summary.constraints:
         a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
         if a is None or b is None:
             continue
         for host_name, host, there_name, there in ((first.name, a, second.name, b), (second.name, b, first.name, a)):
-            if not host.is_host or host_name not in given or there_name not in given or host_name == "self":
+            if not host.is_host or host_name not in given or there_name not in given:
+                continue
+            if host_name == "self" and not _is_built_here(frame, receiver):
                 continue
             operand = given[host_name]
             if (operand[1].holds_tensors and operand[1].zero is False) or modules.may_hold_tensors(operand[1]):
                 if there.is_there:
                     frame.met(node, f"`{function.name}`", operand, given[there_name])
-                elif there.kind == "param" and given[there_name][1].kind == TENSOR:
-                    frame.assume(node, f"`{function.name}`", operand, given[there_name])
+                elif there.kind == "param":
+                    there_node, handed = given[there_name]
+                    handed = element(handed) if handed.kind == LIST else handed
+                    if handed.kind == TENSOR:
+                        frame.assume(node, f"`{function.name}`", operand, (there_node, handed))
     returned, handed_on = summary.returns, summary.returns.obj
     if not is_here:
         elsewhere.note(frame.flow, node, function)
@@ -89,6 +94,13 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
         returned = returned.but(obj=handed_in.get(handed_on, node))
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
+
+
+def _is_built_here(frame: Frame, module: Value | None) -> bool:
+    """Whether each call of the function that is followed builds the module anew, and nothing has moved it since."""
+    if module is None or module.kind != MODULE or module.obj is not module.origin or frame.function is None:
+        return False
+    return isinstance(module.origin, cst.Call) and frame.flow.function(module.origin) is frame.function
 
 
 def _note_default(frame: Frame, node: cst.Call, function: Function, given: dict[str, Operand], args: Args) -> None:
@@ -150,6 +162,8 @@ def _argument_place(frame: Frame, pair: Operand | None, param: cst.Param, args: 
             return UNKNOWN_PLACE  # a number, say: where the result lives is for others to tell
         if value.kind in (DEVICE, DATA) or (value.kind == UNKNOWN_KIND and isinstance(pair[0], cst.BaseExpression)):
             return frame.device_place(value, pair[0])
+        if value.kind in (LIST, TUPLE) and (each := element(value)).kind == TENSOR:
+            return each.place
         return value.place
     if args.starred:
         return UNKNOWN_PLACE

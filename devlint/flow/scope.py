@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from devlint.flow import evidence
+from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
 from devlint.flow.names import annotation_names, dotted, imported
 from devlint.flow.value import Value
@@ -37,16 +38,16 @@ _STEPS = frozenset(
     "compute_loss".split()
 )
 _HOST_CLASS = re.compile(
-    r"(Dataset|Collat|Transform|Augment|Tokeniz|DataModule|Reader|Sampler$|LoadImages|LoadStreams)"
+    r"(Dataset|Collat|Transform(?!er)|Augment|Tokeniz|DataModule|Reader|Sampler$|LoadImages|LoadStreams)"
 )
-_HOST_FUNCTION = re.compile(r"(collate|worker_init|_transform|preprocess|tokenize|load_data|augment)")
+_HOST_FUNCTION = re.compile(r"(collate|worker_init|_transform(?!er)|preprocess|tokenize|load_data|augment)")
 _DEVICE_FUNCTION = re.compile(r"(^|_)(loss|criterion|penalty|train_step|training_step|train_one_epoch)(_|$)")
 _TENSOR_ATTRIBUTES = frozenset(
     "unsqueeze squeeze permute contiguous masked_fill masked_fill_ new_zeros new_ones new_tensor new_full new_empty "
     "detach clone requires_grad grad is_cuda expand expand_as view view_as softmax log_softmax sigmoid "
     "type_as chunk unbind index_select gather scatter_ bmm matmul mm long "
     "backward clamp clamp_ unfold flatten argmax topk narrow cumsum repeat_interleave is_floating_point storage "
-    "new log_ exp_ zero_ fill_ copy_ mul_ add_ div_ sub_ numel nelement dim item data_ptr".split()
+    "new log_ exp_ size() zero_ fill_ copy_ mul_ add_ div_ sub_ numel nelement dim item data_ptr".split()
 )
 _MODULE_ATTRIBUTES = frozenset(
     "parameters named_parameters eval train state_dict load_state_dict modules named_modules children named_children "
@@ -192,6 +193,7 @@ class Class:
         self.buffers_by_variable = False  # register_buffer(name, ...)
         self.attrs_of_class: set[str] = set()  # bound in the class body
         self.buffers: set[str] = set()  # registered as parameter or buffer
+        self.list_states: set[str] = set()  # of a metric: lists of what `update` appends, which move with the metric
         self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
         self.pending_moves: dict[str, set[str]] = {}  # likewise, that may move the module it holds
         self.evaluated = False
@@ -238,7 +240,10 @@ class Class:
         """No base outside the file could define a method or attribute unseen."""
         outside = {base for cls in self.lineage for base in cls.bases}
         names = {cls.name for cls in self.lineage}
-        return all(b in names or b in ("object", "torch.nn.Module", "abc.ABC", "typing.Generic") for b in outside)
+        return all(
+            b in names or b in ("object", "torch.nn.Module") or b.rpartition(".")[2] in packages.PLAIN_BASES
+            for b in outside
+        )
 
 
 class Scope:
@@ -494,7 +499,10 @@ def _is_dataset(bases: AbstractSet[str]) -> bool:
 def is_module(bases: AbstractSet[str]) -> bool:
     """Whether a class with bases of these names is a module."""
     return any(
-        name in table.MODULE_BASES or name.startswith("torch.nn.") or _MODULE_BASE.search(name.rpartition(".")[2])
+        name in table.MODULE_BASES
+        or name in packages.MODULE_BASES
+        or name.startswith("torch.nn.")
+        or _MODULE_BASE.search(name.rpartition(".")[2])
         for name in bases
     )
 

@@ -97,6 +97,8 @@ def _refine_by_backward(frame: Frame, node: cst.BaseExpression) -> None:
 
 def _assign(frame: Frame, node: cst.Assign) -> None:
     value = evaluate(frame, node.value)
+    if value.kind == UNKNOWN_KIND and type(node.value) is cst.Name and frame.function is not None:
+        value = frame.parts_of_parameter(node.value.value, node.targets[0].target) or value
     for target in node.targets:
         bind(frame, target.target, value, node)
 
@@ -126,6 +128,8 @@ def _return(frame: Frame, node: cst.Return) -> None:
     value = evaluate(frame, node.value) if node.value is not None else NOTHING
     if not frame.dead:
         frame.returns.append(value)
+        if node.value is not None:
+            frame.gives_back(node.value, value)
         frame.at_return = frame.merge(frame.at_return, frame.env)
     frame.env = None
 

@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint.flow import copies, factories, loaders, modules, operations, optimizers
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args, is_false
+from devlint.flow.arguments import Args, Operand, is_false
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Frame
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
 from devlint.flow.value import (
@@ -19,6 +19,7 @@ from devlint.flow.value import (
     NONE,
     NOTHING,
     OBJECT,
+    TENSOR,
     THING,
     UNKNOWN,
     Value,
@@ -74,6 +75,8 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         if frame.env is not None and given is not None:  # at once, whether or not it is used in a `with`
             frame.env[NO_GRAD] = HOST_DATA if is_false(given[0]) else UNKNOWN
         return Value(CONTEXT, ref=name)
+    if name.startswith("torch.distributed.") and tail in _COLLECTIVES and args.positional:
+        _reach(frame, node, tail, args.positional[0])
     if name == "torch.save" and args.positional:
         copies.read(frame, node, args.positional[0][1])
     if name.endswith(".autocast") or name.startswith("torch.cuda.amp"):
@@ -120,4 +123,13 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     return UNKNOWN
 
 
+def _reach(frame: Frame, node: cst.Call, tail: str, operand: Operand) -> None:
+    """A collective of a file whose only backend is NCCL, which knows the memory of GPUs and no other."""
+    text = frame.flow.source.text
+    if operand[1].kind == TENSOR and operand[1].place.is_host and "nccl" in text and "gloo" not in text:
+        group = Value(DEVICE, SOMEWHERE)
+        frame.met(node, f"`{tail}` of NCCL", operand, (node.func, group))
+
+
+_COLLECTIVES = frozenset("all_reduce broadcast reduce all_gather_into_tensor reduce_scatter_tensor".split())
 _DTYPE_FUNCTIONS = frozenset({"Size", "finfo", "iinfo", "is_tensor"})

@@ -587,20 +587,7 @@ MODULES: dict[str, ModuleFact] = {
     **_modules("LinearCrossEntropyLoss", "always", "loss"),
 }
 
-#: Metrics of torchmetrics whose states are tensors from the start; those of others are lists, or it depends.
-METRICS: frozenset[str] = frozenset(
-    [
-        prefix + name
-        for prefix in ("", "Binary", "Multiclass", "Multilabel")
-        for name in _names(
-            "Accuracy CohenKappa ConfusionMatrix F1Score FBetaScore HammingDistance JaccardIndex MatthewsCorrCoef "
-            "NegativePredictiveValue Precision Recall Specificity StatScores"
-        )
-    ]
-    + _names("MeanAbsoluteError MeanSquaredError PearsonCorrCoef")
-)
-
-#: Base classes outside torch.nn whose subclasses are modules.
+#: Base classes whose subclasses are modules, besides those of torch.nn.
 MODULE_BASES: frozenset[str] = frozenset(
     {
         "torch.nn.Module",
@@ -608,32 +595,6 @@ MODULE_BASES: frozenset[str] = frozenset(
         "torch.nn.modules.module.Module",
         "torch.jit.ScriptModule",
         "torch.fx.GraphModule",
-        "pytorch_lightning.LightningModule",
-        "pytorch_lightning.core.LightningModule",
-        "lightning.LightningModule",
-        "lightning.pytorch.LightningModule",
-        "lightning.pytorch.core.LightningModule",
-        "transformers.PreTrainedModel",
-        "transformers.modeling_utils.PreTrainedModel",
-        "diffusers.ModelMixin",
-        "diffusers.models.ModelMixin",
-        "diffusers.models.modeling_utils.ModelMixin",
-        "torchmetrics.Metric",
-        "torchmetrics.metric.Metric",
-        "timm.models.vision_transformer.VisionTransformer",
-        "timm.models.resnet.ResNet",
-        "mmengine.model.BaseModule",
-        "mmengine.model.BaseModel",
-        "mmcv.runner.BaseModule",
-        "fairseq.models.BaseFairseqModel",
-        "torch_geometric.nn.MessagePassing",
-        "torch_geometric.nn.conv.MessagePassing",
-        "gpytorch.Module",
-        "gpytorch.models.ExactGP",
-        "pyro.nn.PyroModule",
-        "sentence_transformers.SentenceTransformer",
-        "stable_baselines3.common.torch_layers.BaseFeaturesExtractor",
-        "e3nn.util.jit.CodeGenMixin",
     }
 )
 
@@ -669,10 +630,6 @@ LOADERS: frozenset[str] = frozenset(
     {
         "torch.utils.data.DataLoader",
         "torch.utils.data.dataloader.DataLoader",
-        "torch_geometric.loader.DataLoader",
-        "torch_geometric.data.DataLoader",
-        "torchdata.stateful_dataloader.StatefulDataLoader",
-        "monai.data.DataLoader",
     }
 )
 

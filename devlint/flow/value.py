@@ -344,6 +344,8 @@ def _element(value: Value) -> Value:
     if kind == MODULE:  # a Sequential or ModuleList
         if isinstance(value.items, Value):
             return value.items.but(place=value.place, obj=None)
+        if value.ref == "torch.nn.ParameterList":
+            return tensor(value.place, value.origin, grad=True, ref="parameter", tracked=True)
         return Value(MODULE, value.place, value.origin)
     if kind in (DATA, ARRAY, DICT):
         return HOST_DATA if kind != ARRAY else NUMPY_ARRAY
