@@ -199,7 +199,7 @@ class DeviceComparedToString(Rule):
             name = self.code(key)
             self.report(
                 node,
-                f"`{name}` may have an index, which no key of `{short(self.code(mapping))}` has",
+                f"`{short(self.code(mapping))}` has no key for a `{name}` with an index",
                 notes=[self.note(split, f"the index of `{name}` is taken off here")],
                 fix=self.fix("look up its type", self.replace(key, f'{name}.partition(":")[0]'), safe=False),
             )
