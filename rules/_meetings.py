@@ -18,13 +18,16 @@ _OF_HOST = re.compile(
     r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|process(ing|ors?)|transforms?|tokeniz\w+|scripts?|tools?|"
     r"tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)"
 )
+_OF_DEVICES = re.compile(r"device|cuda|\.to\(|type_as|accelerat|Lightning", re.IGNORECASE)
 
 
 def meetings(rule: Rule) -> Iterator[Meeting]:
     """Those that are sure, and those with what a function of the project's device side was handed."""
     of_test = is_test_file(rule.source.path)
     for meeting in rule.flow.facts.meetings.values():
-        if not (of_test and _supposed(rule, meeting)):
+        if _is_supposed(rule, meeting) and (of_test or _stays_on_host(rule, meeting)):
+            continue
+        if not _is_dead(rule, meeting.node):
             yield meeting
     assumed = rule.flow.facts.assumed
     if not assumed or _OF_HOST.search("/".join(near(rule.source.path))):
@@ -37,7 +40,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
             yield meeting
 
 
-def _supposed(rule: Rule, meeting: Meeting) -> bool:
+def _is_supposed(rule: Rule, meeting: Meeting) -> bool:
     """Whether nothing but the hypothesis says that the other side is on a device: a test's modules are made, and stay,
     on the host, where the test does not move them."""
     function = rule.flow.function(meeting.node)
@@ -74,6 +77,54 @@ def _chosen_by_device(rule: Rule, meeting: Meeting) -> bool:
                     return True
             above = rule.parent(above)
     return False
+
+
+def _stays_on_host(rule: Rule, meeting: Meeting) -> bool:
+    """Whether what is supposed to be on a device is not: numpy reads it, or a script that never speaks of devices
+    builds the module and runs it."""
+    function = rule.flow.function(meeting.node)
+    if function is None or _reads_array(rule, function, meeting.there.place.name):
+        return True
+    text = rule.source.text
+    if function.cls is None or _OF_DEVICES.search(text):
+        return False
+    return any(rule.code(call.func) == function.cls.name for call in rule.source.nodes_of(cst.Call))
+
+
+def _is_dead(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a node stands under a flag of its function that is off, and that no call in the file sets:
+    ``def attend(q, causal=False): if causal: ...``."""
+    function = rule.flow.function(node)
+    if function is None or function.cls is not None or function.outer is not None:
+        return False
+    off = {
+        param.name.value: position
+        for position, param in enumerate(function.params)
+        if isinstance(param.default, cst.Name) and param.default.value == "False"
+    }
+    child, above = node, rule.parent(node)
+    while off and above is not None and above is not function.node:
+        if isinstance(above, cst.If) and child is above.body and isinstance(above.test, cst.Name):
+            flag = above.test.value
+            if flag in off and flag not in function.assigned:
+                return _is_never_set(rule, function, flag, off[flag])
+        child, above = above, rule.parent(above)
+    return False
+
+
+def _is_never_set(rule: Rule, function: Function, flag: str, position: int) -> bool:
+    calls = [
+        call
+        for call in rule.source.nodes_of(cst.Call)
+        if isinstance(call.func, cst.Name) and call.func.value == function.name
+    ]
+    for call in calls:
+        given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == flag]
+        if any(arg.star for arg in call.args) or sum(arg.keyword is None for arg in call.args) > position:
+            return False
+        if any(not isinstance(value, cst.Name) or value.value != "False" for value in given):
+            return False
+    return bool(calls)
 
 
 def _believed(rule: Rule, meeting: Meeting) -> bool:

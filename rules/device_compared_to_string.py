@@ -70,7 +70,7 @@ class DeviceComparedToString(Rule):
     ## Limits
     Silent where the value may be a string: a parameter that is not annotated, or annotated as either, or has a
     string for a default; an attribute that is only called `device`; what one branch makes a `torch.device` and
-    another leaves a string.
+    another leaves a string. Silent for `if x.device != "cpu":` above nothing but moves to the host, which do no harm.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)

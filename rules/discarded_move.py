@@ -52,7 +52,8 @@ class DiscardedMove(Rule):
 
     ## Limits
     Silent where the receiver may be a module or an object that moves in place, and where a move is made for its
-    effect: to see whether it raises, to wake a device up, or to measure it.
+    effect: to see whether it raises, to wake a device up, or to measure it; and in the `to`
+    of an object that a test makes up.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)

@@ -60,7 +60,8 @@ class GeneratorOnOtherDevice(Rule):
 
     ## Limits
     Silent where the place of either is not known, and between two devices of one type, which torch allows. A generator
-    that is handed in is reported only where the function neither looks at its device nor says where it draws.
+    that is handed in is reported only where the function neither looks at its device nor says where it draws, and not
+    where the file itself has a use for the function and never gives it a generator.
 
     ## References
     - [torch.Generator](https://pytorch.org/docs/stable/generated/torch.Generator.html)

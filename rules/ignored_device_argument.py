@@ -88,8 +88,9 @@ class IgnoredDeviceArgument(Rule):
 
     ## Limits
     Silent in constructors, where the device is usually being stored; under a test that asks for the device; where
-    the function moves `self` first, or uses its `device` for what it returns only. Of the functions called, those
-    of the project are seen.
+    the function moves `self` first, or uses its `device` for what it returns only; where what is moved is moved
+    again at once, read by nothing else, or brought back. Of the functions called, those of the project are seen, and
+    none that is handed a tensor or a module and has `None` for a default. Constants are left to tests.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)

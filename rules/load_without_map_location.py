@@ -4,7 +4,6 @@ import re
 
 import libcst as cst
 
-from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
@@ -52,9 +51,12 @@ class LoadWithoutMapLocation(Rule):
     values to where the parameters are, so nothing else changes for it.
 
     ## Limits
-    Silent for data sets and other files that nothing shows to be checkpoints, for what the same function saved just
-    before, for a call that is tried first and repeated with `map_location`, and where another branch for machines
-    without a GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
+    Loads in statements right below each other are one finding. Silent for data sets and other files that nothing shows
+    to be checkpoints, in tests, for what the same function saved, or trained, just before, for files that are
+    downloaded or belong to one process, where the file saves from the host only or gathers what FSDP sharded, where
+    the function moves the model to CUDA whatever there is, for a call that is tried first and repeated with
+    `map_location`, and where another branch for machines without a GPU gives it. Whether the file really came from a
+    GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -67,7 +69,8 @@ class LoadWithoutMapLocation(Rule):
     def check(self) -> None:
         if is_test_file(self.source.path):
             return  # what a test loads it has just saved
-        for call in self.flow.calls("torch.load"):
+        runs: list[list[tuple[cst.Call, str, str]]] = []
+        for call in sorted(self.flow.calls("torch.load"), key=self.source.offsets):
             if _has_location(call) or not call.args:
                 continue
             function = self.flow.function(call)
@@ -75,18 +78,38 @@ class LoadWithoutMapLocation(Rule):
             what = self._what(call, function, taken)
             if what is None or self._is_round_trip(call) or self._has_another_way(call):
                 continue
+            if function is not None and self._is_after_training(call, function):
+                continue
             if self._is_known_file(call) or self._is_of_host() or self._needs_cuda(call, function):
                 continue
-            location = taken or '"cpu"'
-            self.report(
-                call,
-                f"{what} is loaded to the devices that it was saved from: `map_location` is missing",
-                fix=self._fix(call, location),
-            )
+            if runs and self._follows(runs[-1][-1][0], call):
+                runs[-1].append((call, what, taken or '"cpu"'))
+            else:
+                runs.append([(call, what, taken or '"cpu"')])
+        for run in runs:
+            self._report(run)
 
-    def _fix(self, call: cst.Call, location: str) -> Fix | None:
-        edit = self.add_argument(call, f"map_location={location}")
-        return self.fix(f"add `map_location={location}`", edit, safe=False) if edit is not None else None
+    def _report(self, run: list[tuple[cst.Call, str, str]]) -> None:
+        call, what, location = run[0]
+        edits = [self.add_argument(each, f"map_location={location}") for each, _, location in run]
+        fix = self.fix(f"add `map_location={location}`", *(e for e in edits if e is not None), safe=False)
+        self.report(
+            call,
+            f"{what} is loaded to the devices that it was saved from: `map_location` is missing",
+            notes=[self.note(each, "here, too") for each, _, _ in run[1:]],
+            fix=fix if None not in edits else None,
+        )
+
+    def _follows(self, before: cst.Call, call: cst.Call) -> bool:
+        """Whether the statement with a call stands right below the one with another: one fault, and one fix."""
+        first, second = (self.enclosing(each, cst.SimpleStatementLine) for each in (before, call))
+        if first is None or second is None:
+            return False
+        block = self.parent(first)
+        if block is not self.parent(second) or not isinstance(block, cst.IndentedBlock | cst.Module):
+            return False
+        lines = list(block.body)
+        return lines.index(second) - lines.index(first) == 1
 
     # what shows that it is a checkpoint -----------------------------------------------------------
 
@@ -184,6 +207,14 @@ class LoadWithoutMapLocation(Rule):
             for save in self.source.nodes_of(cst.Call)
         )
 
+    def _is_after_training(self, call: cst.Call, function: Function | None) -> bool:
+        """``loss.backward()`` above in the same function: the best of this very run is loaded at its end."""
+        at = self.source.offsets(call)[0]
+        return any(
+            node.attr.value == "backward" and self.source.offsets(node)[0] < at and self.flow.function(node) is function
+            for node in self.source.nodes_of(cst.Attribute)
+        )
+
     def _outermost(self, node: cst.CSTNode) -> Function | None:
         """The function at the top level, or the method, that a node stands in."""
         function = self.flow.function(node)
@@ -214,6 +245,8 @@ class LoadWithoutMapLocation(Rule):
         """Whether one and the same file is meant: whoever wrote its name knows what is in it."""
         file = self._file(call)
         code = self.code(file)
+        if isinstance(file, cst.BinaryOperation):
+            code += self.code(self._made(file.left))  # folder = download_path() / "step"; torch.load(folder / "net.pt")
         if _DOWNLOADED.search(code):
             return True  # torch.load(hf_hub_download(repo, "vae.pth"))
         if isinstance(file, cst.SimpleString | cst.FormattedString) and _FIXED.match(code):

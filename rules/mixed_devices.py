@@ -108,6 +108,8 @@ class MixedDevices(Rule):
         if self.flow.move(origin) is not None:
             # def pick(audio, order): return audio[order.cpu()]: who moves it knows where the other is
             return "it is moved there" if meeting.there.place.is_there else None
+        if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
+            return None  # torch.FloatTensor(shape, device=x.device): invalid-device-argument
         return "it is made" if self.flow.name_of(origin) in table.HOST_FACTORIES else None
 
     def _fix(self, meeting: Meeting) -> Fix | None:

@@ -68,8 +68,10 @@ class TensorWithoutDevice(Rule):
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
     there. Silent in code that runs under a default device (`torch.set_default_device`, `with torch.device(...)`),
-    and wherever one of the two places is not known. A tensor that a function was handed counts as being on a device
-    where the file has to do with devices, is not about data or tests, and no call in it hands over what is on the host.
+    and wherever one of the two places is not known. Silent, too, for the modules of tests and of scripts that never
+    speak of a device, and below a flag that is off in every call of the file. A tensor that a function was handed
+    counts as being on a device where the file has to do with devices, is not about data or tests, and no call in it
+    hands over what is on the host.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)

@@ -445,6 +445,7 @@ class Scope:
         """Methods that the file calls in constructors only: ``self.width = self.find_width(size)``."""
         constructors = {f.node for f in self.functions.values() if f.cls is not None and f.name in _CONSTRUCTORS}
         called = {name for node in constructors for name in self.functions[node].self_calls}
+        called |= {name.rpartition(".")[2] for node in constructors for name in self.functions[node].calls}
         called &= {f.name for f in self.functions.values() if f.cls is not None and f.name not in _CONSTRUCTORS}
         if not called:
             return called
