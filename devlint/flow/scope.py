@@ -451,13 +451,21 @@ class Scope:
             return called
         parents = self.source.parents
         for node in self.source.nodes_of(cst.Attribute):
-            if node.attr.value in called:
-                above = parents.get(node)
-                while above is not None and above not in constructors:
-                    above = parents.get(above)
-                if above is None:
-                    called.discard(node.attr.value)
+            name = node.attr.value
+            if name not in called:
+                continue
+            above = parents.get(node)
+            is_call = type(above) is cst.Call and above.func is node
+            while above is not None and above not in constructors and type(above) is not cst.ClassDef:
+                above = parents.get(above)
+            # the `self.sequence_length` of another class is another thing
+            if above in constructors or (type(above) is cst.ClassDef and not is_call and self._lacks(above, name)):
+                continue
+            called.discard(name)
         return called
+
+    def _lacks(self, definition: cst.ClassDef, name: str) -> bool:
+        return not any(name in cls.methods for cls in self.classes[definition].lineage)
 
     def _reached(self, roots: set[Function]) -> set[Function]:
         """The functions that the roots call, themselves included, directly or through others."""
