@@ -70,7 +70,8 @@ class LoadWithoutMapLocation(Rule):
         if is_test_file(self.source.path):
             return  # what a test loads it has just saved
         runs: list[list[tuple[cst.Call, str, str]]] = []
-        for call in sorted(self.flow.calls("torch.load"), key=self.source.offsets):
+        calls = dict.fromkeys(self.flow.calls("torch.load"))  # a loop is followed more than once
+        for call in sorted(calls, key=self.source.offsets):
             if _has_location(call) or not call.args:
                 continue
             function = self.flow.function(call)
