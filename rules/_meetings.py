@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import asks_for_device
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
@@ -61,8 +62,24 @@ def given_back(rule: Rule) -> Iterator[Meeting]:
         param = meeting.there.origin
         if not aware and not (isinstance(param, cst.Param) and param.annotation is not None):
             continue
+        if meeting.what == "a list" and not _may_be_skipped(rule, meeting.node):
+            continue
         if _believed(rule, meeting) and not _chosen_by_device(rule, meeting):
             yield meeting
+
+
+def _may_be_skipped(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a turn of the loop may end before the element is set; where all are set, none stays as it was made."""
+    above, child = rule.parent(node), node
+    while above is not None and not isinstance(above, cst.For | cst.While | cst.FunctionDef):
+        if isinstance(above, cst.If):
+            return True
+        if isinstance(above, cst.IndentedBlock):
+            before = list(above.body)[: list(above.body).index(child)]
+            if any(isinstance(each, cst.Continue) for statement in before for each in tree.walk(statement)):
+                return True
+        above, child = rule.parent(above), above
+    return False
 
 
 def _chosen_by_device(rule: Rule, meeting: Meeting) -> bool:
@@ -144,9 +161,17 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
     made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
     if made_in is None:
         return False  # W = torch.randn(4, 1)  at the top of a script that runs on the host
-    if made_in is not function and not _takes_tensors(rule, made_in):
+    if made_in is not function and not _takes_tensors(rule, made_in) and not _is_table(function, made_in):
         return False
     return not _reads_array(rule, function, meeting.there.place.name)
+
+
+def _is_table(function: Function, made_in: Function) -> bool:
+    """``self.alphas = torch.linspace(...)`` in the constructor of what is no module: nothing moves it."""
+    cls = function.cls
+    if cls is None or cls.is_module or made_in.cls not in cls.lineage or made_in.role != CONSTRUCTOR:
+        return False
+    return not made_in.device_aware and cls.find_method("to") is None
 
 
 def _takes_tensors(rule: Rule, function: Function) -> bool:

@@ -35,7 +35,8 @@ class DeviceComparedToString(Rule):
 
     ## What it does
     Reports `==`, `!=`, `in` and `not in` between what is surely a `torch.device` and strings, the lookup of one in
-    a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`.
+    a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`. Reports, too,
+    `str(device) == "cuda"`, which leaves out `cuda:0`.
 
     ## Why is this bad
     A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every

@@ -24,7 +24,8 @@ class GlobalRankAsDevice(Rule):
 
     ## What it does
     Reports `cuda:{rank}`, `torch.device("cuda", rank)`, `set_device(rank)`, `.cuda(rank)`, `.to(rank)` and
-    `device_ids=[rank]` where `rank` is `torch.distributed.get_rank()` or the environment's `RANK`.
+    `device_ids=[rank]` where `rank` is `torch.distributed.get_rank()`, the environment's `RANK`, or an attribute
+    `process_index` or `global_rank` beside which there is one for the node (`local_process_index`, `local_rank`).
 
     ## Why is this bad
     Ranks are counted over all nodes, devices on each node from zero. With two nodes of eight devices, the second has

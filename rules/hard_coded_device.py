@@ -19,6 +19,8 @@ class HardCodedDevice(Rule):
     ## What it does
     Reports `x.cuda()`, `x.to("cuda")`, `device="cuda"` and the like in code that was told its device: the function
     takes a `device` or reads one (`x.device`, `self.device`, `accelerator.device`), or its class or its file does.
+    Reports, too, a call that leaves `device` at a default such as `"cuda"`, and GPU 0 where a test only asks whether
+    the device is the CPU (`0 if str(device) != "cpu" else -1`).
 
     ## Why is this bad
     `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
@@ -52,7 +54,8 @@ class HardCodedDevice(Rule):
     Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and
     in tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current CUDA
     device, start `nccl` processes or import what needs CUDA. And where no device was chosen: a script that says
-    `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be overridden and is not reported.
+    `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be overridden and is not reported,
+    only a call in the same file that leaves it as it is.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)

@@ -20,7 +20,9 @@ class TensorWithoutDevice(Rule):
     ## What it does
     Reports a factory call (`torch.zeros`, `torch.arange`, `torch.tensor`, ...) without `device=` whose
     result comes together with a tensor on an accelerator: as operands, in `torch.cat` or `torch.where`,
-    as the argument of a layer that lives there, or as a tensor indexed by one that does.
+    as the argument of a layer that lives there, or as a tensor indexed by one that does. Reports, too, one that a
+    function returns where other paths return what follows its input, or that stays in a list of such, and one that is
+    made anew because it was not on the right device.
 
     ## Why is this bad
     Factories make their tensor on the default device, which is the host. As soon as the model is moved,
@@ -163,11 +165,12 @@ class TensorWithoutDevice(Rule):
 
     def _report_returned(self, factory: cst.Call, meeting: Meeting) -> None:
         there = short(self.code(meeting.there_node))
+        done = "is set" if meeting.what == "a list" else "is returned"
         self.report(
             factory,
-            f"what `{self.flow.name_of(factory)}` makes here is returned on the host, and `{there}` on "
+            f"what `{self.flow.name_of(factory)}` makes here stays on the host, and `{there}` {done} on "
             f"{where(meeting.there.place)}",
-            notes=[self.note(meeting.there_node, f"`{there}` is returned here")],
+            notes=[self.note(meeting.there_node, f"`{there}` {done} here")],
             fix=self._fix(factory, meeting),
         )
 

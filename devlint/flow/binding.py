@@ -82,6 +82,9 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
             env[holder] = base.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, origin=statement)
         return
     key = frame.key(target)
+    whole = key.partition(".")[0] if key is not None else ""
+    if base.kind == MODULE and whole in env and env[whole].kind == MODULE and not value.place.is_host:
+        env[whole] = env[whole].but(place=UNKNOWN_PLACE)  # net.head.weight = nn.Parameter(w): that is elsewhere now
     setter = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
     if setter is not None and setter.is_property:
         if key is not None:
@@ -119,6 +122,8 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> N
         env[container] = base.but(items=items)
         _store_item(frame, target, container, value, env[container] if constant is not None else None)
     elif base.kind in (LIST, TUPLE) and container is not None:
+        if base.kind == LIST and frame.loops:
+            frame.fills(target, element(base), value)
         env[container] = Value(LIST, items=join(element(base), value))
         _store_item(frame, target, container, value, env[container])
     elif base.kind == THING and container is not None and key is None:

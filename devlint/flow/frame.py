@@ -368,6 +368,15 @@ class Frame:
                     self.facts.given_back.setdefault((host[0], there[0]), Meeting(host[0], "a result", *host, *there))
         self.given_back.append((node, value))
 
+    def fills(self, target: cst.Subscript, old: Value, new: Value) -> None:
+        """``found = [torch.zeros(0, 6)] * n; found[i] = x[keep]``: elements that are left as they are stay behind."""
+        made = old.origin
+        if self.dead or old.kind != TENSOR or new.kind != TENSOR or not isinstance(made, cst.Call):
+            return
+        if old.place.is_host and old.attr is None and (new.place.is_there or new.place.kind == "param"):
+            meeting = Meeting(target, "a list", made, old, target, new)
+            self.facts.given_back.setdefault((made, target), meeting)
+
     def meet_index(self, node: cst.CSTNode, base: Operand, index: Operand) -> None:
         """Device tensors may be indexed by host indices, not the other way round."""
         if base[1].kind != TENSOR or index[1].kind != TENSOR or index[1].zero is not False:
