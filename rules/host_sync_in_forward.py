@@ -127,7 +127,8 @@ class HostSyncInForward(Rule):
         if not mask or isinstance(node, cst.IfExp) or node.orelse is not None:
             return None
         # if mask.any(): mask = self.widen(mask); x = self.fill(x, mask)   may spare more than the test costs
-        statements = [small for line in node.body.body for small in getattr(line, "body", [line])]
+        lines = node.body.body
+        statements = [s for line in lines for s in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])]
         filled = all(isinstance(s, cst.Assign) and self._fills(s.value, mask) for s in statements)
         return "to fill by a mask that could always be used" if filled else None
 
