@@ -54,8 +54,24 @@ def read_one_by_one(flow: Flow, wait: Wait) -> tuple[cst.CSTNode, cst.BaseExpres
         if path in _handed_in(flow, read) and _LENGTHS.search(path):
             return None  # for row, n in zip(x, lengths): row[:n]   pack_padded_sequence wants them on the host
         changes = loop is not None and loop.changes(path)  # for i in range(n): a = f(a, x); a[i].item()
-        return (repeated, read) if path and not changes else None
+        if not path or changes or _waits_otherwise(flow, repeated):
+            return None
+        return repeated, read
     return None
+
+
+def _waits_otherwise(flow: Flow, repeated: cst.CSTNode) -> bool:
+    """Whether each turn waits for something that no turn before could have read."""
+    # for i in range(n): id = ids[i].item(); hit = (a[i] > b).all().item()
+    for node in tree.walk(repeated.body if isinstance(repeated, cst.For) else repeated):
+        other = flow.facts.waits.get(node)
+        if other is not None and other.explicit:
+            element = _element(other.operand)
+            if not isinstance(element, cst.Name) and not (
+                isinstance(element, cst.Subscript) and _is_element(element, _bound(repeated))
+            ):
+                return True
+    return False
 
 
 _LENGTHS = re.compile(r"(^|_)(len|lens|lengths?)$")

@@ -9,7 +9,7 @@ from devlint.flow.names import dotted
 from devlint.flow.value import TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._places import origin_note
+from devlint.rules._places import last_word, origin_note
 from devlint.rules._reads import COMPREHENSIONS, READ_AS_NUMBERS, read_one_by_one
 
 
@@ -130,7 +130,20 @@ class HostSyncInForward(Rule):
         lines = node.body.body
         statements = [s for line in lines for s in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])]
         filled = all(isinstance(s, cst.Assign) and self._fills(s.value, mask) for s in statements)
-        return "to fill by a mask that could always be used" if filled else None
+        return "to fill by a mask that could always be used" if filled and not self._tested_again(node) else None
+
+    def _tested_again(self, node: cst.If) -> bool:
+        """Whether the function asks a mask once more: one wait would stay."""
+        # if pad.any(): x = x.masked_fill(pad, 0)   and then   return x, pad if pad.any() else None
+        function = self.flow.function(node)
+        return any(
+            wait.node is not node.test
+            and self.flow.function(wait.node) is function
+            and self.enclosing(wait.node, cst.If, cst.IfExp) is not node
+            and last_word(dotted(_asked(wait.operand))).endswith("mask")
+            for wait in self.flow.facts.waits.values()
+            if wait.what == "bool"
+        )
 
     def _tested_mask(self, node: cst.BaseExpression) -> str:
         """`mask` of `mask.any()`, `mask is not None and mask.any()`, `mask.max() > 0`."""
@@ -213,6 +226,13 @@ class HostSyncInForward(Rule):
             f"{what}: each call of `{function.name}` waits for the device, {why}",
             notes=origin_note(self, f"`{' '.join(self.code(wait.operand).split())[:60]}`", wait.value),
         )
+
+
+def _asked(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`pad` of `pad.any()`."""
+    while isinstance(node, cst.BooleanOperation):
+        node = node.right
+    return node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else node
 
 
 _MEANS_NONE = "to choose a branch, where `is not None` may be meant"
