@@ -10,6 +10,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import asks_for_device
+from devlint.flow.place import SOMEWHERE
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.rule import Rule
 from devlint.testcode import is_test_file, near
@@ -48,7 +49,8 @@ def _is_supposed(rule: Rule, meeting: Meeting) -> bool:
     if function is None or function.device_aware or function.moves_something:
         return False
     scopes = {function.scope, function.cls.scope if function.cls is not None else None}
-    return meeting.there.place.kind == "device" and meeting.there.place.scope in scopes
+    place = meeting.there.place  # a module of another file gives what is somewhere
+    return place.kind == "device" and (place.scope in scopes or place == SOMEWHERE)
 
 
 def given_back(rule: Rule) -> Iterator[Meeting]:

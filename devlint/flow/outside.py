@@ -85,15 +85,19 @@ PLAIN_BASES: frozenset[str] = frozenset(
 #: Iterating one gives batches on the host.
 LOADERS: frozenset[str] = table.LOADERS | frozenset(
     [
-        *_names(
-            "torch_geometric.loader.",
-            "DataLoader NeighborLoader LinkNeighborLoader ClusterLoader GraphSAINTSampler "
-            "GraphSAINTRandomWalkSampler ShaDowKHopSampler DenseDataLoader",
-        ),
+        *_names("torch_geometric.loader.", "DataLoader DenseDataLoader"),
         "torch_geometric.data.DataLoader",
         "torchdata.stateful_dataloader.StatefulDataLoader",
         "monai.data.DataLoader",
     ]
+)
+#: Give parts of one graph, wherever that is: ``data.to(device, "x")`` moves it in place before.
+_OF_ONE_GRAPH = frozenset(
+    _names(
+        "torch_geometric.loader.",
+        "NeighborLoader LinkNeighborLoader HGTLoader ClusterLoader GraphSAINTRandomWalkSampler GraphSAINTNodeSampler "
+        "GraphSAINTEdgeSampler ShaDowKHopSampler",
+    )
 )
 #: Metrics of torchmetrics whose states are tensors from the start; those of others are lists, or it depends.
 METRICS: frozenset[str] = frozenset(
@@ -188,6 +192,8 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value | None:
         if given is None or first is None or not known:
             return UNKNOWN
         return first.but(place=frame.device_place(given[1], given[0]), origin=node, pinned=None, attr=None)
+    if name in _OF_ONE_GRAPH:
+        return Value(LOADER, UNKNOWN_PLACE, node)
     if name in _DISPATCHERS:
         return Value(MODULE, UNKNOWN_PLACE, node, obj=node, text="moves its inputs")
     if name in ("ignite.distributed.device", "accelerate.utils.get_device"):
