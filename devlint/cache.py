@@ -67,8 +67,35 @@ def key(raw: bytes, name: str, ignored: Iterable[str]) -> str:
 Fact = tuple[str, str, str]
 #: State and digest of a file that was asked, as they were then; no state where that might not show a change.
 Seen = tuple[list[int] | None, str]
-#: Findings as stored: on which facts they rest (places in the list of facts), and they themselves.
+#: What an answer rested on, shared by all that rest on it: numbers of facts, and of groups before it.
+Group = tuple[int, ...]
+#: Findings as stored: numbers of the facts and groups they rest on, and they themselves.
 _Entry = list[Any]
+
+
+class _Stored:
+    """What a cache file holds. Its ``tail``, facts and groups, is read where some file around has changed."""
+
+    def __init__(
+        self, states: dict[str, list[Any]], findings: dict[str, _Entry], around: dict[str, Seen], tail: bytes
+    ) -> None:
+        self.states, self.findings, self.around, self.tail = states, findings, around, tail
+
+    @cached_property
+    def _read(self) -> tuple[list[Fact], list[list[int]]]:
+        if not self.tail:
+            return [], []
+        paths = list(self.around)
+        facts, groups = json.loads(self.tail)
+        return [(paths[place], question, answer) for place, question, answer in facts], groups
+
+    @property
+    def facts(self) -> list[Fact]:
+        return self._read[0]
+
+    @property
+    def groups(self) -> list[list[int]]:
+        return self._read[1]
 
 
 class Cache:
@@ -84,25 +111,26 @@ class Cache:
         self._answer = answer
         self._path = os.path.join(folder, generation + _SUFFIX)
         self._found_at = _identity(self._path)
-        self._states, self._findings, self._facts, self._around = self._load()
-        self._unchanged: dict[str, bool] = {}
-        self._holding: dict[int, bool] = {}
+        self._stored = self._load()
+        self._settled: dict[str, bool] = {}
+        self._sure: set[int] = set()  # facts that were looked into and hold, and groups of such
+        self._wrong: set[int] = set()
         self._new_states: dict[str, list[Any]] = {}
-        self._new_findings: dict[str, tuple[list[Fact], list[Any]]] = {}
+        self._new_findings: dict[str, tuple[tuple[Fact, ...], tuple[Group, ...], list[Any]]] = {}
         self._new_around: dict[str, Seen] = {}
 
     def key_of(self, name: str, stat: os.stat_result) -> str | None:
         """The key stored for the file, where it is surely as it was then."""
-        known = self._states.get(name)
+        known = self._stored.states.get(name)
         return known[-1] if known is not None and known[:-1] == state(stat) else None
 
     def get(self, key: str) -> list[Finding] | None:
         """The findings stored under ``key``, where every fact they rest on still holds."""
         new = self._new_findings.get(key)
         if new is not None:
-            return [Finding.from_data(data) for data in new[1]]
-        entry = self._findings.get(key)
-        if entry is None or not all(self._holds(number) for number in self._doubtful.intersection(entry[0])):
+            return [Finding.from_data(data) for data in new[2]]
+        entry = self._stored.findings.get(key)
+        if entry is None or not self._hold(entry[0]):
             return None
         return [Finding.from_data(data) for data in entry[1]]
 
@@ -112,32 +140,60 @@ class Cache:
         findings: Iterable[Finding],
         facts: Iterable[Fact] = (),
         around: Mapping[str, Seen] | None = None,
+        groups: Iterable[Group] = (),
     ) -> None:
-        """Keep findings, with the facts they rest on, and the files that these are about as they were then."""
-        self._new_findings[key] = list(facts), [finding.to_data() for finding in findings]
+        """Keep findings, with the facts they rest on, and the files that these are about as they were then.
+
+        ``groups`` say which facts go together: numbers of facts, and beyond these of the groups before. The findings
+        rest on the last of them.
+        """
+        used = tuple(facts)
+        ways = tuple(groups) or (tuple(range(len(used))),)
+        self._new_findings[key] = used, ways, [finding.to_data() for finding in findings]
         self._new_around.update(around or {})
 
     @cached_property
     def _doubtful(self) -> frozenset[int]:
-        """The facts about files that are not, or perhaps not, as they were."""
+        """The facts about files that are not, or perhaps not, as they were, and the groups that rest on them."""
+        stored = self._stored
         settled = {
-            path for path, (before, _) in self._around.items() if before is not None and before == state_at(path)
+            path for path, (before, _) in stored.around.items() if before is not None and before == state_at(path)
         }
-        return frozenset(number for number, (path, _, _) in enumerate(self._facts) if path not in settled)
+        if len(settled) == len(stored.around):
+            return frozenset()  # nothing has changed, and no fact needs to be read
+        found = {number for number, (path, _, _) in enumerate(stored.facts) if path not in settled}
+        for number, members in enumerate(stored.groups, len(stored.facts)):
+            if not found.isdisjoint(members):
+                found.add(number)
+        return frozenset(found)
 
-    def _holds(self, number: int) -> bool:
-        known = self._holding.get(number)
-        if known is None:
-            path, question, answer = self._facts[number]
-            known = self._is_unchanged(path) or (self._answer is not None and self._answer(path, question) == answer)
-            self._holding[number] = known
-        return known
+    def _hold(self, used: Iterable[int]) -> bool:
+        """Whether facts and groups hold now."""
+        doubtful, stored = self._doubtful, self._stored
+        todo = [number for number in used if number in doubtful]
+        seen: set[int] = set()
+        while todo:
+            number = todo.pop()
+            if number in self._sure or number in seen:
+                continue
+            if number in self._wrong:
+                return False
+            seen.add(number)
+            if number >= len(stored.facts):
+                todo += [member for member in stored.groups[number - len(stored.facts)] if member in doubtful]
+                continue
+            path, question, answer = stored.facts[number]
+            if not (self._is_unchanged(path) or (self._answer is not None and self._answer(path, question) == answer)):
+                self._wrong.add(number)
+                return False
+        self._sure |= seen  # all that is below them was looked into
+        return True
 
     def _is_unchanged(self, path: str) -> bool:
-        known = self._unchanged.get(path)
+        known = self._settled.get(path)
         if known is None:
-            _, content = self._around.get(path, (None, ""))
-            known = self._unchanged[path] = bool(content) and content == _content(path)
+            _, content = self._stored.around.get(path, (None, ""))
+            known = self._settled[path] = bool(content) and content == _content(path)
         return known
 
     def seen(self, name: str, stat: os.stat_result, key: str) -> None:
@@ -149,28 +205,16 @@ class Cache:
         """Write what is new, together with what another process has written meanwhile."""
         if not self._new_findings and not self._new_states:
             return
-        states, findings, facts, around = self._states, self._findings, self._facts, self._around
-        if _identity(self._path) != self._found_at:
-            states, findings, facts, around = self._load()
-        numbers = {fact: number for number, fact in enumerate(facts)}
-        new = {}
-        for key, (used, data) in self._new_findings.items():
-            new[key] = [[numbers.setdefault(fact, len(numbers)) for fact in used], data]
-        states, findings = _newest(states, self._new_states), _newest(findings, new)
-        # what nothing rests on any more is dropped; paths are many times as long as their numbers
-        kept = {
-            number: place for place, number in enumerate(sorted({n for used, _ in findings.values() for n in used}))
-        }
-        rest = [fact for fact, number in numbers.items() if number in kept]
-        paths = {path: place for place, path in enumerate(dict.fromkeys(path for path, _, _ in rest))}
-        seen = {**around, **self._new_around}
-        content = [
-            states,
-            {key: [[kept[number] for number in used], data] for key, (used, data) in findings.items()},
-            [[paths[path], question, answer] for path, question, answer in rest],
-            [[path, *seen.get(path, (None, ""))] for path in paths],
-        ]
-        body = json.dumps(content, separators=(",", ":")).encode()
+        stored = self._stored if _identity(self._path) == self._found_at else self._load()
+        states = _newest(stored.states, self._new_states)
+        findings, around, tail = stored.findings, stored.around, stored.tail
+        if self._new_findings:
+            findings, facts, groups = self._merged(stored)
+            paths = {path: place for place, path in enumerate(dict.fromkeys(path for path, _, _ in facts))}
+            seen = {**around, **self._new_around}
+            around = {path: seen.get(path, (None, "")) for path in paths}
+            tail = _as_json([[[paths[path], question, answer] for path, question, answer in facts], groups])
+        body = _as_json([states, findings, [[path, *seen] for path, seen in around.items()]]) + b"\n" + tail
         try:
             self._prepare()
             _write(self._path, self._header(body) + body)
@@ -178,22 +222,60 @@ class Cache:
         except OSError as error:
             self._note(f"the cache in {self._folder} cannot be written: {error.strerror or error}")
 
-    def _load(self) -> tuple[dict[str, list[Any]], dict[str, _Entry], list[Fact], dict[str, Seen]]:
-        """States, findings, facts, and the files these are about."""
+    def _merged(self, stored: _Stored) -> tuple[dict[str, _Entry], list[Fact], list[list[int]]]:
+        """Old findings and new ones, and the facts and groups that any of them rests on, each once."""
+        found: list[tuple[Any, ...]] = []  # facts and groups, members before their groups
+        places: dict[tuple[Any, ...], int] = {}
+
+        def place(each: tuple[Any, ...]) -> int:
+            known = places.setdefault(each, len(found))
+            if known == len(found):
+                found.append(each)
+            return known
+
+        def added(facts: Iterable[Fact], groups: Iterable[Iterable[int]]) -> list[int]:
+            here = [place(tuple(fact)) for fact in facts]
+            for members in groups:
+                here.append(place(tuple(sorted([here[member] for member in members]))))
+            return here
+
+        here = added(stored.facts, stored.groups)
+        old = {key: [[here[number] for number in used], data] for key, (used, data) in stored.findings.items()}
+        new = {}
+        for key, (facts, groups, data) in self._new_findings.items():
+            here = added(facts, groups[:-1])
+            new[key] = [[here[number] for number in groups[-1]], data]
+        findings = _newest(old, new)
+        # what nothing rests on any more is dropped
+        kept = {number for used, _ in findings.values() for number in used}
+        for number in range(len(found) - 1, -1, -1):
+            if number in kept and not _is_fact(found[number]):
+                kept.update(found[number])
+        facts_kept = [number for number in sorted(kept) if _is_fact(found[number])]
+        groups_kept = [number for number in sorted(kept) if not _is_fact(found[number])]
+        now = {number: place for place, number in enumerate((*facts_kept, *groups_kept))}
+        return (
+            {key: [[now[number] for number in used], data] for key, (used, data) in findings.items()},
+            [(path, question, answer) for path, question, answer in (found[number] for number in facts_kept)],
+            [[now[member] for member in found[number]] for number in groups_kept],
+        )
+
+    def _load(self) -> _Stored:
+        nothing = _Stored({}, {}, {}, b"")
         try:
             with open(self._path, "rb") as file:
                 header, body = file.readline(), file.read()
         except FileNotFoundError:
-            return {}, {}, [], {}
+            return nothing
         except OSError as error:
             self._note(f"the cache {self._path} cannot be read: {error.strerror or error}")
-            return {}, {}, [], {}
+            return nothing
         if header != self._header(body):
             self._note(f"the cache {self._path} is damaged and is not used")
-            return {}, {}, [], {}
-        states, findings, facts, paths = json.loads(body)
-        around = {path: (before, content) for path, before, content in paths}
-        return states, findings, [(paths[place][0], question, answer) for place, question, answer in facts], around
+            return nothing
+        head, _, tail = body.partition(b"\n")
+        states, findings, paths = json.loads(head)
+        return _Stored(states, findings, {path: (before, content) for path, before, content in paths}, tail)
 
     def _header(self, body: bytes) -> bytes:
         return f"devlint {self._generation} {digest(body)}\n".encode()
@@ -214,6 +296,14 @@ class Cache:
 
 def _identity(path: str) -> list[int] | None:
     return state_at(path) or None
+
+
+def _is_fact(each: tuple[Any, ...]) -> bool:
+    return bool(each) and isinstance(each[0], str)
+
+
+def _as_json(data: object) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode()
 
 
 def _content(path: str) -> str:

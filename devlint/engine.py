@@ -18,7 +18,7 @@ from devlint.finding import BUILT_IN, INTERNAL_ERROR, SYNTAX_ERROR, UNUSED_IGNOR
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.index import Fact, View
+    from devlint.index import Basis, Fact, View
 
 #: A file whose bytes hold none of these names no framework and needs no parse.
 FRAMEWORKS = (b"torch",)
@@ -32,7 +32,7 @@ class Checked:
     """What one check gave: findings, the facts of other files they rest on, seconds by phase and rule."""
 
     findings: list[Finding]
-    used: tuple[Fact, ...] = ()
+    used: frozenset[Fact | Basis] = frozenset()
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -101,7 +101,7 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
         lap(f"rule {name}")
     findings = suppress.apply(source, findings, enabled, unused=UNUSED_IGNORE in enabled)
     findings.sort(key=lambda f: (f.span, f.rule, f.message))
-    used = flow.facts_used
+    used = flow.used
     flow.let_go()
     lap("suppress")
     return Checked(findings, used, seconds)

@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.state import digest, is_settled, state
@@ -44,6 +44,8 @@ _ROOT_FILES = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _OUTSIDE = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "torchvision", "pytest", "scipy", "pandas", "tqdm"}
 #: Re-exports that lead further than this are a ring.
 _LONGEST_CHAIN = 20
+# Levels of what is being found out: of none, and of one outside of all.
+_NEVER_MET, _ALWAYS = 1_000_000, -1
 
 #: In a unit, what is named around it in its file.
 HERE = "<here>"
@@ -55,6 +57,53 @@ class Fact(NamedTuple):
     path: str
     question: str
     answer: str
+
+
+class Basis:
+    """What an answer rests on: facts, and the bases of the answers that it was made of."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: frozenset[Fact | Basis]) -> None:
+        self.parts = parts
+
+
+#: The same as plain data: facts, then groups, each of places in both lists, the members of a group before it.
+Grounds = tuple[tuple[Fact, ...], tuple[tuple[int, ...], ...]]
+
+
+def grounds(parts: Iterable[Fact | Basis]) -> Grounds:
+    """Facts and bases as plain data; the last group holds these parts themselves."""
+    facts: dict[Fact, int] = {}
+    order: list[Basis] = []
+    seen: set[Basis] = set()
+    top = Basis(frozenset(parts))
+    todo: list[tuple[Basis, bool]] = [(top, False)]
+    while todo:
+        basis, done = todo.pop()
+        if done:
+            order.append(basis)
+        elif basis not in seen:
+            seen.add(basis)
+            todo.append((basis, True))
+            for part in basis.parts:
+                if isinstance(part, Basis):
+                    todo.append((part, False))
+                else:
+                    facts.setdefault(part, len(facts))
+    places: dict[Basis, int] = {basis: place for place, basis in enumerate(order, len(facts))}
+    groups = tuple(
+        tuple(places[part] if isinstance(part, Basis) else facts[part] for part in basis.parts) for basis in order
+    )
+    return tuple(facts), groups
+
+
+class _Known(NamedTuple):
+    """An answer that is the same whoever asks, what it rests on, and how long the longest chain of names in it is."""
+
+    answer: Any
+    basis: Basis
+    height: int
 
 
 class Definition(NamedTuple):
@@ -73,10 +122,10 @@ class Ancestry(NamedTuple):
 
 
 class Unit:
-    """One definition, followed by a flow of its own; ``facts`` are all it rests on."""
+    """One definition, followed by a flow of its own; ``basis`` is all it rests on."""
 
-    def __init__(self, definition: Definition, flow: Flow, row: int, facts: frozenset[Fact]) -> None:
-        self.definition, self.flow, self.row, self.facts = definition, flow, row, facts
+    def __init__(self, definition: Definition, flow: Flow, row: int, basis: Basis) -> None:
+        self.definition, self.flow, self.row, self.basis = definition, flow, row, basis
         flow.unit = self
         flow.drop_tree()  # it is kept as long as the process lives
 
@@ -100,6 +149,7 @@ class ProjectIndex:
         self._roots: dict[str, tuple[tuple[str, ...], frozenset[Fact]]] = {}
         self._units: dict[Definition, Unit | None] = {}
         self._asked: dict[tuple[str, str], Fact] = {}
+        self.known: dict[Any, _Known] = {}  # what views have found out that is the same for all of them
         self._running: list[Definition] = []
         self._in_ring: dict[Definition, tuple[Unit | None, int]] = {}  # and the outermost one running that each needs
         self._lowest = _DEEPEST  # the outermost unit being followed that was asked for again
@@ -224,7 +274,7 @@ class ProjectIndex:
                 view.facts.add(self.ask(definition.path, f"names {name}"))
                 around[name] = each.target if each.kind == IMPORT else f"{HERE}.{name}"
         flow = Flow(source, view, around)
-        return Unit(definition, flow, binding.first, frozenset(view.facts))
+        return Unit(definition, flow, binding.first, Basis(frozenset(view.facts)))
 
     def _entry(self, folder: str, name: str) -> str:
         """What ``name`` is in a folder to an import: ``package`` (or may be one), ``file``, ``both`` or nothing."""
@@ -248,14 +298,20 @@ class ProjectIndex:
 
 
 class View:
-    """The project as one file sees it; ``facts`` collects what the answers rest on."""
+    """The project as one file sees it; ``facts`` collects what the answers rest on.
+
+    What is found out on the way is kept by the index for all views, with what it rests on (see :meth:`_once`).
+    """
 
     def __init__(self, index: ProjectIndex, path: str, name: str) -> None:
         self.index, self.path, self.name = index, path, name
-        self.facts: set[Fact] = set()
+        self.facts: set[Fact | Basis] = set()
         self._found: dict[str, Definition | str] = {}
-        self._led: dict[tuple[str, tuple[str, ...]], Definition | str | None] = {}
         self._ancestry: dict[str, Ancestry] = {}
+        self._running: dict[Any, int] = {}  # what is being found out, and how deep in
+        self._in_ring: dict[Any, tuple[Any, frozenset[Fact | Basis]]] = {}
+        self._lowest = _NEVER_MET  # the outermost of these that was asked for again
+        self._deepest = 0  # the longest chain of names
 
     def find(self, qualified: str) -> Definition | None:
         """The definition of the project that a name imported into the file leads to, if it leads to one."""
@@ -268,7 +324,11 @@ class View:
             return qualified
         found = self._found.get(qualified)
         if found is None:
-            found = self._found[qualified] = self._resolve(self.path, qualified, 0) or qualified
+            # files of one folder find the same, but for that which stands for the folder, and in units
+            alone = self.path.endswith("__init__.py") or qualified.startswith(HERE)
+            where = self.path if alone else os.path.dirname(self.path)
+            led = self._once(("resolve", where, qualified), 0, lambda: self._resolve(self.path, qualified, 0))
+            found = self._found[qualified] = led or qualified
         return found
 
     def unit(self, definition: Definition) -> Unit | None:
@@ -276,7 +336,7 @@ class View:
         self._ask(definition.path, f"text {definition.name}")
         unit = self.index.unit(definition)
         if unit is not None:
-            self.facts |= unit.facts
+            self.facts.add(unit.basis)
         return unit
 
     def moves_itself(self, definition: Definition) -> bool:
@@ -288,25 +348,34 @@ class View:
     def ancestry(self, qualified: str) -> Ancestry:
         """What a class of the project descends from, through any depth, itself included."""
         if qualified not in self._ancestry:
-            known: list[str] = []
-            outside: list[str] = []
-            seen: set[Definition] = set()
-            todo = [self.resolve(qualified)]
-            while todo:
-                found = todo.pop()
-                if isinstance(found, str):
-                    outside.append(found)
-                elif found not in seen:
-                    seen.add(found)
-                    (known if found.kind == CLASS else outside).append(found.name)
-                    todo += self._bases(found)
-            self._ancestry[qualified] = Ancestry(frozenset(known), frozenset(outside))
+            start = self.resolve(qualified)
+            self._ancestry[qualified] = self._once(("ancestry", start), 0, lambda: self._ancestry_of(start))
         return self._ancestry[qualified]
+
+    def _ancestry_of(self, start: Definition | str) -> Ancestry:
+        known: list[str] = []
+        outside: list[str] = []
+        seen: set[Definition] = set()
+        todo = [start]
+        while todo:
+            found = todo.pop()
+            if isinstance(found, str):
+                outside.append(found)
+            elif found not in seen:
+                seen.add(found)
+                (known if found.kind == CLASS else outside).append(found.name)
+                todo += self._bases(found)
+        return Ancestry(frozenset(known), frozenset(outside))
 
     def holder(self, qualified: str, member: str) -> Definition | None:
         """The class that gives a member to the class of that name: itself, or the first of its bases that has it."""
+        start = self.resolve(qualified)
+        holder: Definition | None = self._once(("holder", start, member), 0, lambda: self._holder(start, member))
+        return holder
+
+    def _holder(self, start: Definition | str, member: str) -> Definition | None:
         seen: set[Definition] = set()
-        todo: list[Definition | str] = [self.resolve(qualified)]
+        todo = [start]
         while todo:
             found = todo.pop(0)
             if isinstance(found, str) or found in seen or found.kind != CLASS:
@@ -322,15 +391,19 @@ class View:
     def starred(self, package: str) -> Iterable[str]:
         """The names that ``from package import *`` binds, where that is a file of the project."""
         path = self._module(package, self.path)
-        return self._exports(path, set()) if path is not None else ()
+        if path is None:
+            return ()
+        names: list[str] = self._once(("starred", path), 0, lambda: self._exports(path, set()))
+        return names
 
     def row(self, definition: Definition) -> int:
         """The line at which a definition starts."""
         outline = self.index.outline(definition.path)
         return outline.bindings[definition.name].first if outline is not None else 1
 
-    def shown(self, path: str) -> str:
-        """How another file is called in a finding of this one."""
+    def shown(self, path: str, row: int) -> str:
+        """How another file is called in a finding of this one, which points to what starts there at that row."""
+        self._ask(path, f"starts {row}")
         relative = os.path.relpath(path, os.path.dirname(self.path))
         return os.path.normpath(os.path.join(os.path.dirname(self.name), relative))
 
@@ -340,6 +413,45 @@ class View:
         fact = self.index.ask(path, question)
         self.facts.add(fact)
         return fact.answer
+
+    def _once(self, key: Any, depth: int, find: Callable[[], Any]) -> Any:
+        """An answer, found out once for all files; nothing while it is being found out, as in a ring.
+
+        What is found out in a ring depends on where that was entered. Only this view keeps it, and what is made of it
+        once it is kept. ``depth``: how long the chain of names is that led here.
+        """
+        known = self.index.known.get(key)
+        if known is not None and depth + known.height <= _LONGEST_CHAIN:
+            self.facts.add(known.basis)
+            self._deepest = max(self._deepest, depth + known.height)
+            return known.answer
+        if key in self._running:
+            self._lowest = min(self._lowest, self._running[key])
+            return None
+        if key in self._in_ring:
+            answer, parts = self._in_ring[key]
+            self.facts |= parts
+            self._lowest = _ALWAYS
+            return answer
+        level = self._running[key] = len(self._running)
+        outside = self.facts, self._lowest, self._deepest
+        self.facts, self._lowest, self._deepest = set(), _NEVER_MET, depth
+        try:
+            answer = find()
+            parts, lowest, deepest = frozenset(self.facts), self._lowest, self._deepest
+        finally:
+            del self._running[key]
+            self.facts, self._lowest, self._deepest = outside
+        self._deepest = max(self._deepest, deepest)
+        if lowest > level:
+            known = self.index.known[key] = _Known(answer, Basis(parts), deepest - depth)
+            self.facts.add(known.basis)
+        else:
+            self._in_ring[key] = answer, parts
+            self.facts |= parts
+            if lowest < level:
+                self._lowest = min(self._lowest, lowest)
+        return answer
 
     def _bases(self, definition: Definition) -> list[Definition | str]:
         names = self._ask(definition.path, f"names {definition.name}").split()[1:] if definition.kind == CLASS else ()
@@ -351,7 +463,9 @@ class View:
 
     def _resolve(self, path: str, qualified: str, depth: int) -> Definition | str | None:
         """Where a qualified name in the file at ``path`` leads; ``None`` where that is not known."""
+        self._deepest = max(self._deepest, depth)
         if depth > _LONGEST_CHAIN:
+            self._lowest = _ALWAYS
             return None
         if qualified.startswith(HERE):
             return self._in_module(path, qualified.split(".")[1:], depth)
@@ -396,11 +510,8 @@ class View:
 
     def _in_module(self, path: str, parts: list[str], depth: int) -> Definition | str | None:
         """A name of a file, or what it leads to; ``None`` in a ring of files that take over all names of each other."""
-        key = path, tuple(parts)
-        if key not in self._led:
-            self._led[key] = None
-            self._led[key] = self._look_in(path, parts, depth)
-        return self._led[key]
+        found: Definition | str | None = self._once((path, *parts), depth, lambda: self._look_in(path, parts, depth))
+        return found
 
     def _look_in(self, path: str, parts: list[str], depth: int) -> Definition | str | None:
         name = parts[0]
@@ -409,7 +520,11 @@ class View:
             return self._resolve(path, ".".join((target, *parts[1:])), depth + 1)
         if kind in (DEF, CLASS, VARIABLE):
             return Definition(path, name, kind) if len(parts) == 1 else None
-        if kind or depth > _LONGEST_CHAIN:
+        if kind:
+            return None
+        self._deepest = max(self._deepest, depth)
+        if depth > _LONGEST_CHAIN:
+            self._lowest = _ALWAYS
             return None
         for package in self._ask(path, "stars").split():
             module = self._module(package, path)

@@ -64,9 +64,7 @@ class Outline:
 
     def members(self, name: str) -> frozenset[str]:
         """The attributes and methods that a class has by its own code."""
-        if name not in self._members:
-            self._members[name] = _members(self.text(name))
-        return self._members[name]
+        return self._members.get(name, frozenset())
 
     @property
     def exported(self) -> list[str]:
@@ -79,13 +77,15 @@ class Outline:
         """What the outline says to a question, in few characters: what findings of other files may rest on.
 
         ``names NAME``: where it leads. ``text NAME``: a digest of its lines. ``members NAME``: of the
-        attributes of a class. ``stars``, ``exports``: all of them.
+        attributes of a class. ``stars``, ``exports``: all of them. ``starts ROW``: what is bound from that line on.
         """
         what, _, name = question.partition(" ")
         if what == "stars":
             return " ".join(self.stars)
         if what == "exports":
             return digest(" ".join(self.exported))
+        if what == "starts":
+            return " ".join(bound for bound, each in self.bindings.items() if each.first == int(name))
         binding = self.bindings.get(name)
         if binding is None:
             return ""
@@ -114,6 +114,7 @@ class Outline:
                     self._bind(node.name, Binding(DEF, "", _first_line(node), node.end_lineno or 0))
             case ast.ClassDef():
                 bases = tuple(name for base in node.bases if (name := _dotted(base)))
+                self._members[node.name] = frozenset(_members(node))
                 self._bind(node.name, Binding(CLASS, "", _first_line(node), node.end_lineno or 0, bases))
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -150,37 +151,54 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _members(text: str) -> frozenset[str]:
-    """The attributes that a class, given as code, sets on its instances or has by its body."""
-    found: set[str] = set()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            cls = ast.parse(text).body[0]
-    except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):
-        return frozenset()
-    if not isinstance(cls, ast.ClassDef):
-        return frozenset()
+def _members(cls: ast.ClassDef) -> Iterator[str]:
+    """The attributes that a class sets on its instances or has by its body."""
     for statement in cls.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(statement.name)
-            found.update(_set_on_self(statement))
+            yield statement.name
+            yield from _set_on_self(statement)
         elif isinstance(statement, ast.Assign):
-            found.update(name for target in statement.targets for name in _names(target))
+            for target in statement.targets:
+                yield from _names(target)
         elif isinstance(statement, ast.AnnAssign):
-            found.update(_names(statement.target))
-    return frozenset(found)
+            yield from _names(statement.target)
 
 
-def _set_on_self(method: ast.AST) -> Iterator[str]:
-    for node in ast.walk(method):
-        if isinstance(node, ast.Attribute):
-            if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                yield node.attr
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            name = node.args[0].value
-            if isinstance(name, str) and _last(node.func).startswith(("register_", "add_")):
-                yield name
+def _set_on_self(method: ast.stmt) -> Iterator[str]:
+    todo: list[ast.AST] = [method]
+    while todo:
+        node = todo.pop()
+        match node:
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    yield from _attributes(target)
+            case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+                yield from _attributes(target)
+            case ast.For(target=target) | ast.AsyncFor(target=target):
+                yield from _attributes(target)
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                for item in items:
+                    yield from _attributes(item.optional_vars)
+            case ast.Expr(value=value):
+                for call in value.elts if isinstance(value, ast.Tuple) else (value,):  # self.add_module("a", a),
+                    match call:
+                        case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
+                            if _last(func).startswith(("register_", "add_")):
+                                yield name
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            todo += getattr(node, block, ())
+
+
+def _attributes(target: ast.expr | None) -> Iterator[str]:
+    """The attributes of ``self`` among the targets."""
+    if isinstance(target, ast.Attribute):
+        if isinstance(target.value, ast.Name) and target.value.id == "self":
+            yield target.attr
+    elif isinstance(target, ast.Tuple | ast.List):
+        for item in target.elts:
+            yield from _attributes(item)
+    elif isinstance(target, ast.Starred):
+        yield from _attributes(target.value)
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:

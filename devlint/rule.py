@@ -99,7 +99,11 @@ class Rule:
             source = Elsewhere(definition.path, row, definition.name)
             found.append((source, f"a module, and so is `{function.cls.name}`"))
         return tuple(
-            Note(f"`{source.name}` is {what}", Span(source.row, 1, source.row, 1), flow.project.shown(source.path))
+            Note(
+                f"`{source.name}` is {what}",
+                Span(source.row, 1, source.row, 1),
+                flow.project.shown(source.path, source.row),
+            )
             for source, what in dict(found).items()
         )
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from devlint.cache import Cache, Fact, Seen, folder_for, generation, key
+from devlint.cache import Cache, Fact, Group, Seen, folder_for, generation, key
 from devlint.config import Settings
 from devlint.files import File, unreadable
 from devlint.finding import INTERNAL_ERROR, Finding
@@ -92,6 +92,7 @@ class _Done:
     applied: tuple[Finding, ...] = ()
     refused: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
+    groups: tuple[Group, ...] = ()
     around: dict[str, Seen] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     problem: str | None = None
@@ -232,13 +233,16 @@ def _process_file(file: File, plan: Plan, index: ProjectIndex) -> _Done:
 
 def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
     from devlint import engine
+    from devlint.index import grounds
 
     file, raw = done.file, done.before
     try:
         project = index.view(file.path, file.name)
         checked = engine.inspect(raw, file.name, file.settings, project)
-        done.findings, done.facts, done.seconds = checked.findings, checked.used, checked.seconds
-        done.around = index.seen({fact.path for fact in checked.used})
+        done.findings, done.seconds = checked.findings, checked.seconds
+        if plan.use_cache:
+            done.facts, done.groups = grounds(checked.used)
+            done.around = index.seen({fact.path for fact in done.facts})
         if not any(plan.applies(finding, file.settings) for finding in done.findings):
             done.cacheable = not any(finding.rule == INTERNAL_ERROR for finding in done.findings)
         elif plan.action == "fix":
@@ -284,7 +288,7 @@ def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Fi
     elif done.cacheable:
         cache = caches.get(file.settings)
         if cache is not None and done.stat is not None:
-            cache.put(done.key, findings, done.facts, done.around)
+            cache.put(done.key, findings, done.facts, done.around, done.groups)
             cache.seen(file.name, done.stat, done.key)
     results[file.path] = findings
 

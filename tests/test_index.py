@@ -14,7 +14,7 @@ from devlint.config import Settings
 from devlint.files import File
 from devlint.finding import Finding
 from devlint.flow import Flow
-from devlint.index import Definition, ProjectIndex, View
+from devlint.index import Definition, ProjectIndex, View, grounds
 from devlint.run import Outcome, Plan, run
 from devlint.source import Source
 
@@ -178,7 +178,7 @@ def test_what_a_definition_gives_does_not_depend_on_who_asked_first(tmp_path: Pa
         order = random.Random(seed).sample(names, len(names))
         units = [index.unit(Definition(str(tmp_path / f"m_{name}.py"), name, "def")) for name in order]
         assert all(unit is not None and unit.function is not None for unit in units)
-        kept = {each.name: sorted(unit.facts) for each, unit in index._units.items() if unit is not None}
+        kept = {each.name: sorted(grounds([unit.basis])[0]) for each, unit in index._units.items() if unit is not None}
         given.add(repr([kept[name] for name in names]))
     assert len(given) == 1
 
@@ -317,3 +317,52 @@ def test_a_cached_fact_of_a_file_that_cannot_be_told_is_asked_again(tmp_path: Pa
     assert again.get("key") == []
     assert again.get("other") is None
     assert sorted(set(asked)) == [("gone.py", "names f"), ("gone.py", "names g")]
+
+
+PARTS = {
+    "a": ["def a(x): return x.cuda()", "def a(x): return x.cpu()", "def a(x):\n    from b import b\n    return b(x)"],
+    "b": ["from a import a\ndef b(x): return a(x)", "def b(x): return torch.zeros(3)", "from a import *", ""],
+    "c": ["from b import *\nfrom a import a as d", "from a import *", "from d import *\nfrom b import b"],
+    "d": ["from c import *", "from a import a as b\nfrom c import d", "class a(torch.nn.Module): ..."],
+    "e": [
+        "from c import *\ndef e(x):\n    y = x.cuda()\n    return torch.cat([y, b(torch.ones(3)), a(torch.ones(3))])",
+        "from d import a, b\ndef e(x: torch.Tensor, model):\n    model.cuda()\n    return model(b(x.cuda()))",
+        "import c\nclass E(c.a):\n    def __init__(self):\n        self.t = torch.zeros(3)\n"
+        "    def forward(self, x): return x + self.t",
+    ],
+    "f": ["from c import b\nz = torch.cat([torch.ones(3).cuda(), b(torch.ones(3))])", "from e import *\ny = e(1)"],
+}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_after_each_edit_a_warm_run_finds_what_a_cold_one_finds(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    write(tmp_path, **{name: "import torch\n" + chance.choice(kinds) for name, kinds in PARTS.items()})
+    check(tmp_path)
+    for number in range(6):
+        name = chance.choice(list(PARTS))
+        path = tmp_path / f"{name}.py"
+        if chance.random() < 0.15:
+            path.unlink(missing_ok=True)
+        else:
+            above = "# moved down\n" * chance.randrange(2)
+            path.write_text(f"{above}import torch\n{chance.choice(PARTS[name])}\n")
+            os.utime(path, (1e9 + number, 1e9 + number))
+        os.utime(tmp_path, (1e9 + number, 1e9 + number))
+        assert findings(check(tmp_path)) == findings(check(tmp_path, use_cache=False))
+
+
+def test_an_answer_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        root = tmp_path / str(seed)
+        root.mkdir()
+        write(root, **{name: chance.choice(kinds) for name, kinds in PARTS.items()})
+        asked = [(at, f"{module}.{name}") for at in "abcdef" for module in "abcdef" for name in "abcde"]
+        alone = {}
+        for at, name in asked:
+            alone[at, name] = ProjectIndex().view(str(root / f"{at}.py")).find(name)
+        index = ProjectIndex()
+        chance.shuffle(asked)
+        for at, name in asked:
+            assert index.view(str(root / f"{at}.py")).find(name) == alone[at, name]

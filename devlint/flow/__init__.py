@@ -43,7 +43,7 @@ from devlint.flow.value import (
     without_place,
     written_elsewhere,
 )
-from devlint.index import Definition, Fact, Unit, View
+from devlint.index import Basis, Definition, Fact, Unit, View
 from devlint.outline import CLASS as CLASS_KIND
 from devlint.outline import VARIABLE
 from devlint.source import Source
@@ -107,9 +107,9 @@ class Flow:
     # asked by rules -----------------------------------------------------------------------------
 
     @property
-    def facts_used(self) -> tuple[Fact, ...]:
-        """What was asked of other files, and answered, in order."""
-        return tuple(sorted(self.project.facts)) if self.project is not None else ()
+    def used(self) -> frozenset[Fact | Basis]:
+        """What was asked of other files, and answered."""
+        return frozenset(self.project.facts) if self.project is not None else frozenset()
 
     def value(self, node: cst.CSTNode) -> Value:
         """What an expression is; unknown where the flow did not come by."""
