@@ -91,8 +91,9 @@ def _chosen_by_device(rule: Rule, meeting: Meeting) -> bool:
         while above is not None and not isinstance(above, cst.FunctionDef):
             if isinstance(above, cst.If | cst.IfExp):
                 test = rule.code(above.test)
-                # if mask is None: return torch.tensor([True])  has no input to follow
-                if asks_for_device(test) or f"{meeting.there.place.name} is None" in test:
+                # if mask is None: return torch.tensor([True])  has no input to follow, nor has an empty list
+                name = meeting.there.place.name
+                if asks_for_device(test) or f"{name} is None" in test or f"len({name}) == 0" in test:
                     return True
             above = rule.parent(above)
     return False
