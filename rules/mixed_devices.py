@@ -102,6 +102,8 @@ class MixedDevices(Rule):
         if host.kind == "module":
             # criterion = nn.CrossEntropyLoss(weight=w): loss-not-moved
             of_project = not isinstance(host.ref, str)
+            if self._has_parts_set(meeting):
+                return None  # layer = Layer(3); layer.inner.weight = nn.Parameter(torch.eye(3, device=device))
             return "it is built" if host.obj is origin and of_project else None
         if not host.is_tensor:
             return None
@@ -111,6 +113,16 @@ class MixedDevices(Rule):
         if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
             return None  # torch.FloatTensor(shape, device=x.device): invalid-device-argument
         return "it is made" if self.flow.name_of(origin) in table.HOST_FACTORIES else None
+
+    def _has_parts_set(self, meeting: Meeting) -> bool:
+        """Whether the function puts something of its own in a module that it has built."""
+        start, function = f"{self.code(meeting.host_node)}.", self.flow.function(meeting.node)
+        return any(
+            isinstance(node.target, cst.Attribute)
+            and self.flow.function(node) is function
+            and self.code(node.target).startswith(start)
+            for node in self.source.nodes_of(cst.AssignTarget)
+        )
 
     def _fix(self, meeting: Meeting) -> Fix | None:
         if meeting.host.kind == "module" or not isinstance(meeting.host_node, cst.Name | cst.Attribute | cst.Call):
