@@ -72,14 +72,17 @@ def given_back(rule: Rule) -> Iterator[Meeting]:
 
 def _may_be_skipped(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a turn of the loop may end before the element is set; where all are set, none stays as it was made."""
-    above, child = rule.parent(node), node
+    child: cst.CSTNode = node
+    above = rule.parent(child)
     while above is not None and not isinstance(above, cst.For | cst.While | cst.FunctionDef):
         if isinstance(above, cst.If):
             return True
         if isinstance(above, cst.IndentedBlock):
-            before = list(above.body)[: list(above.body).index(child)]
-            if any(isinstance(each, cst.Continue) for statement in before for each in tree.walk(statement)):
-                return True
+            for statement in above.body:
+                if statement is child:
+                    break
+                if any(isinstance(each, cst.Continue) for each in tree.walk(statement)):
+                    return True
         above, child = rule.parent(above), above
     return False
 

@@ -11,6 +11,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import last_word, origin_note
 from devlint.rules._reads import COMPREHENSIONS, READ_AS_NUMBERS, read_one_by_one
+from devlint.rules._recurs import is_deprecated
 
 
 class HostSyncInForward(Rule):
@@ -66,8 +67,8 @@ class HostSyncInForward(Rule):
     returned on the host, and to leave a loop or the function early. Silent where a branch spares work
     (`if not mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow,
     behind caches, under tests that may come out otherwise (`if self.debug`, `torch.compiler.is_compiling()`), and for
-    `lengths` that are handed in, for `pack_padded_sequence` wants these on the host. Indexing with a mask and `nonzero`
-    wait, too, and are not reported.
+    `lengths` that are handed in, for `pack_padded_sequence` wants these on the host, and in deprecated code. Indexing
+    with a mask and `nonzero` wait, too, and are not reported.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -81,6 +82,8 @@ class HostSyncInForward(Rule):
         for wait in self.flow.facts.waits.values():
             if wait.what in _SELECTING or not self.flow.runs_each_step(wait.node):
                 continue
+            if is_deprecated(self.flow, wait.node):
+                continue  # nobody speeds up what is kept for old callers
             if working_loop(self.flow, wait.node) is not None:
                 continue  # for layer in self.layers: x = layer(x); print(x.max())   host-sync-in-loop judges it
             single = read_one_by_one(self.flow, wait) if wait.what in READ_AS_NUMBERS else None

@@ -14,6 +14,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import last_word, origin_note
 from devlint.rules._reads import READ_AS_NUMBERS, kept_as, read_one_by_one, same_each_time, surely_there
+from devlint.rules._recurs import is_deprecated
 
 
 class HostSyncInLoop(Rule):
@@ -79,7 +80,8 @@ class HostSyncInLoop(Rule):
     waits), tensors are picked by a mask, or, at the end of a step, the next batch is copied without
     `non_blocking=True`.
     Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`) or once an epoch, and
-    for sums of a pass that does not train. Waits inside functions that the loop calls are not seen.
+    for sums of a pass that does not train; and in deprecated code. Waits inside functions that the loop calls are not
+    seen.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -98,7 +100,7 @@ class HostSyncInLoop(Rule):
             loop = working_loop(self.flow, wait.node)
             if loop is None or runs_by_epoch(self.flow, loop) or not surely_there(self.flow, wait):
                 continue
-            if runs_sometimes(self.flow, wait.node, loop):
+            if runs_sometimes(self.flow, wait.node, loop) or is_deprecated(self.flow, wait.node):
                 continue
             single = read_one_by_one(self.flow, wait) if wait.what in READ_AS_NUMBERS else None
             if single is not None:
