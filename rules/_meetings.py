@@ -83,7 +83,7 @@ def _may_be_skipped(rule: Rule, node: cst.CSTNode) -> bool:
                     break
                 if any(isinstance(each, cst.Continue) for each in tree.walk(statement)):
                     return True
-        above, child = rule.parent(above), above
+        child, above = above, rule.parent(above)
     return False
 
 
