@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import libcst as cst
@@ -340,6 +341,8 @@ def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, nam
     value = attributes.attribute(frame, func, module, name)
     if value.kind != UNKNOWN_KIND:
         return calls.call_value(frame, node, value, args)
+    if _MOVES_ITSELF.search(name):
+        moves.escape(frame, node, func.value, module)  # model.enable_group_offload(device)
     return UNKNOWN
 
 
@@ -353,4 +356,5 @@ def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
     return None
 
 
+_MOVES_ITSELF = re.compile(r"offload|device|dispatch|cuda|gpu|shard|parallel")
 _CHAINS = frozenset("train eval half float double bfloat16 requires_grad_ share_memory type float16 compile".split())
