@@ -31,6 +31,9 @@ PROCESSES = 2
 COLD = ("timm==1.0.20", "accelerate==1.10.1", "torchmetrics==1.8.2")
 WARM = (*COLD, "diffusers==0.35.1", "transformers==4.57.1")
 COPIED = ("accelerate==1.10.1",)
+#: What the project index is measured on, each a project of its own; and a file that much of the last one imports.
+PROJECTS = ("accelerate==1.10.1", "flair==0.15.1", "kornia==0.8.1", "timm==1.0.20", "diffusers==0.35.1")
+IMPORTED = ("utils/__init__.py", "models/modeling_utils.py")
 QUICK = COPIED
 
 # Run in a process of its own, so that what it says of its children is about one command alone.
@@ -42,6 +45,15 @@ wall = time.perf_counter() - start
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 peak = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 print(json.dumps([done.returncode, wall, used.ru_utime + used.ru_stime, peak, done.stderr.decode(errors="replace")]))
+"""
+
+# A run without the project index: what other files hold is never asked.
+WITHOUT_INDEX = """
+import sys
+from devlint import cli, engine
+inspect = engine.inspect
+engine.inspect = lambda raw, path, settings, project=None: inspect(raw, path, settings)
+sys.exit(cli.main(sys.argv[1:]))
 """
 
 # The files that either tool parses: the rest never name torch. The garbage collector is left as Python sets it.
@@ -212,6 +224,33 @@ def measure(work: Path, runs: int, quick: bool) -> tuple[list[Figure], dict[str,
     launch(warm_command)
     warm = median([launch(warm_command) for _ in range(max(runs, 3))], "wall")
     figures.append(Figure(f"warm, {count(warm_tree)} files", warm, "s", 0.6, "<= 0.6 s", warm))
+
+    say("the project index")
+    for package in QUICK if quick else PROJECTS:
+        tree = _tree(work, "project", (package,), python)
+        options = check(tree, "--no-cache", "--jobs", "1")[1:]
+        on, off = alternate(
+            runs,
+            lambda options=options: launch([str(devlint), *options]),  # type: ignore[misc]
+            lambda options=options: launch([str(python), "-c", WITHOUT_INDEX, *options]),  # type: ignore[misc]
+        )
+        cpu, other = median(on, "cpu"), median(off, "cpu")
+        title = f"processor time of {package}, against no index"
+        figures.append(Figure(title, cpu, "s", 1.25, "<= 1.25 x", cpu / other, other))
+
+    say("a changed file that others import")
+    whole = check(tree, "--cache-dir", str(cache), "--jobs", str(PROCESSES))
+    launch(whole)
+    for name in IMPORTED:
+        for imported in sorted(tree.rglob(name))[:1]:
+            walls = []
+            for number in range(max(runs, 3)):
+                with imported.open("a", encoding="utf-8") as file:
+                    file.write(f"\n# {number}\n")
+                walls.append(launch(whole))
+            wall = median(walls, "wall")
+            title = f"warm, {count(tree)} files, {name} changed"
+            figures.append(Figure(title, wall, "s", 1, "<= 1 s", wall))
 
     say("one changed file")
     changed, lines = _file_of(cold_tree, 500)

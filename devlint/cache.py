@@ -224,8 +224,9 @@ class Cache:
 
     def _merged(self, stored: _Stored) -> tuple[dict[str, _Entry], list[Fact], list[list[int]]]:
         """Old findings and new ones, and the facts and groups that any of them rests on, each once."""
-        found: list[tuple[Any, ...]] = []  # facts and groups, members before their groups
-        places: dict[tuple[Any, ...], int] = {}
+        # facts and groups, members before their groups
+        found: list[tuple[Any, ...]] = [*stored.facts, *map(tuple, stored.groups)]
+        places: dict[tuple[Any, ...], int] = {each: number for number, each in enumerate(found)}
 
         def place(each: tuple[Any, ...]) -> int:
             known = places.setdefault(each, len(found))
@@ -239,13 +240,11 @@ class Cache:
                 here.append(place(tuple(sorted([here[member] for member in members]))))
             return here
 
-        here = added(stored.facts, stored.groups)
-        old = {key: [[here[number] for number in used], data] for key, (used, data) in stored.findings.items()}
         new = {}
         for key, (facts, groups, data) in self._new_findings.items():
             here = added(facts, groups[:-1])
             new[key] = [[here[number] for number in groups[-1]], data]
-        findings = _newest(old, new)
+        findings = _newest(stored.findings, new)
         # what nothing rests on any more is dropped
         kept = {number for used, _ in findings.values() for number in used}
         for number in range(len(found) - 1, -1, -1):
@@ -257,7 +256,7 @@ class Cache:
         return (
             {key: [[now[number] for number in used], data] for key, (used, data) in findings.items()},
             [(path, question, answer) for path, question, answer in (found[number] for number in facts_kept)],
-            [[now[member] for member in found[number]] for number in groups_kept],
+            [sorted(now[member] for member in found[number]) for number in groups_kept],
         )
 
     def _load(self) -> _Stored:
