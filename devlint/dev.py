@@ -257,8 +257,9 @@ def _print_seen(sign: str, seen: Seen) -> None:
 @click.option("--line", type=int, help="This line alone.")
 def tree(file: Path, line: int | None) -> None:
     """Print each line of FILE and what the flow knows of the expressions on it."""
+    from devlint.decoding import SourceError
     from devlint.flow import Flow
-    from devlint.source import Source, SourceError
+    from devlint.source import Source
 
     try:
         source = Source(file.read_bytes(), str(file))

@@ -64,9 +64,10 @@ def inspect(raw: bytes, path: str, settings: Settings, project: View | None = No
 
 
 def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) -> Checked:
+    from devlint.decoding import SourceError
     from devlint.flow import Flow
     from devlint.rule import discover
-    from devlint.source import Source, SourceError
+    from devlint.source import Source
 
     seconds: dict[str, float] = {}
     clock = time.perf_counter()

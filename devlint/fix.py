@@ -161,7 +161,8 @@ class _Round:
 
     def flaw(self, fixes: list[_Candidate]) -> str | None:
         """What would be wrong with the result, or ``None``."""
-        from devlint.source import Source, SourceError
+        from devlint.decoding import SourceError
+        from devlint.source import Source
 
         edits = sorted(_edits(fixes), key=lambda edit: edit[:2])
         if any(edit.end > following.start for edit, following in pairwise(edits)):
@@ -293,7 +294,7 @@ def diff(path: str, before: bytes, after: bytes) -> str:
 
 
 def _lines(raw: bytes) -> list[str]:
-    from devlint.source import SourceError, decode
+    from devlint.decoding import SourceError, decode
 
     try:
         bom, encoding, text = decode(raw)

@@ -250,8 +250,9 @@ class ProjectIndex:
     def _follow(self, definition: Definition) -> Unit | None:
         import libcst as cst
 
+        from devlint.decoding import SourceError
         from devlint.flow import Flow
-        from devlint.source import Source, SourceError
+        from devlint.source import Source
 
         outline = self.outline(definition.path)
         if outline is None or not outline.names_torch:

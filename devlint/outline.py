@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from devlint import nesting
+from devlint.decoding import SourceError, decode
 
 IMPORT, DEF, CLASS, VARIABLE, SEVERAL = "import", "def", "class", "variable", "several"
 
@@ -42,8 +43,6 @@ class Outline:
         self._members: dict[str, frozenset[str]] = {}
         if len(raw) > _LARGEST:
             return
-        from devlint.source import SourceError, decode  # LibCST, which a cached answer does not need
-
         try:
             text = decode(raw)[2]
             if nesting.too_deep(text) is not None:

@@ -1,6 +1,6 @@
 """Source: one file's bytes, text, tree, comments and positions.
 
-Bytes are decoded here, not by LibCST, so that a byte-order mark, an encoding cookie and line
+Bytes are decoded by devlint, not by LibCST, so that a byte-order mark, an encoding cookie and line
 endings survive a rewrite exactly. Positions are offsets in code points into ``text``; they are
 computed for the whole file the first time one is asked for.
 """
@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import ast
 import bisect
-import codecs
-import io
 import re
 import sys
-import tokenize
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +21,7 @@ import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 from devlint import nesting, nodes, tree
+from devlint.decoding import NEWLINE, SourceError, decode, line_starts, place
 from devlint.finding import Span
 
 # LibCST generates code recursively, a few frames for each level of nesting: 350 terms of a sum are 350 levels.
@@ -31,20 +29,10 @@ _RECURSION_LIMIT = 20_000
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 
-_NEWLINE = re.compile(r"\r\n|\r|\n")
-
 # What LibCST may drop, or write in another way than the text has it.
 _DROPPED = re.compile(r"[\r\f]|\\\n")
 # From this many on, it is quicker to make the code of the whole file once.
 _FEW_CODES = 50
-
-
-class SourceError(Exception):
-    """The bytes are not Python source: the reason, and the place where they stop being it."""
-
-    def __init__(self, reason: str, row: int, column: int) -> None:
-        super().__init__(reason)
-        self.reason, self.row, self.column = reason, row, column
 
 
 class Source:
@@ -64,7 +52,7 @@ class Source:
         except cst.ParserSyntaxError as error:
             raise _syntax_error(self.text, error) from error
         except UnicodeEncodeError as error:
-            raise SourceError("a lone surrogate is not text", *_place(self.text, error.start)) from error
+            raise SourceError("a lone surrogate is not text", *place(self.text, error.start)) from error
         self.parents, self.nodes = tree.index(self.module)
         # expressions whose code is made from the tree, where that is certain to give the text
         self._codes = 0 if _DROPPED.search(self.text) else _FEW_CODES
@@ -168,49 +156,8 @@ class Source:
 
     def newline(self, offset: int) -> str:
         """The line end to use at an offset: that of its line, or where it has none the first of the file."""
-        found = _NEWLINE.search(self.text, offset) or _NEWLINE.search(self.text)
+        found = NEWLINE.search(self.text, offset) or NEWLINE.search(self.text)
         return found[0] if found else "\n"
-
-
-def line_starts(text: str) -> list[int]:
-    """Offsets at which the lines of ``text`` start (``\\n``, ``\\r\\n`` and a lone ``\\r`` end one)."""
-    return [0, *(m.end() for m in _NEWLINE.finditer(text))]
-
-
-def decode(raw: bytes) -> tuple[bytes, str, str]:
-    """Byte-order mark, encoding and text of a Python file.
-
-    Raises :class:`SourceError` for an unknown encoding, undecodable bytes and null bytes.
-    """
-    bom = codecs.BOM_UTF8 if raw.startswith(codecs.BOM_UTF8) else b""
-    body = raw[len(bom) :]
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise SourceError("the file is UTF-16, which Python does not read; save it as UTF-8", 1, 1)
-    try:
-        # a lone carriage return ends a line too, which detect_encoding does not know
-        head = b"\n".join(re.split(rb"\r\n|\r|\n", raw, maxsplit=2)[:2])
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(head).readline)
-    except SyntaxError as error:
-        # detect_encoding reads two lines only: a bad byte there is located below
-        if "invalid or missing encoding declaration" not in str(error):
-            raise SourceError(str(error), 1, 1) from error
-        encoding = "utf-8"
-    if encoding == "utf-8-sig":
-        encoding = "utf-8"
-    try:
-        text = body.decode(encoding)
-    except UnicodeDecodeError as error:
-        before = body[: error.start].decode(encoding, "replace")
-        raise SourceError(
-            f"byte 0x{body[error.start]:02x} is not valid {encoding}; save the file as UTF-8 or declare its encoding",
-            *_place(before, len(before)),
-        ) from error
-    except (LookupError, UnicodeError) as error:  # "rot13" is no text encoding, "undefined" refuses all
-        raise SourceError(f"cannot decode the file as {encoding}: {error}", 1, 1) from error
-    null = text.find("\0")
-    if null >= 0:
-        raise SourceError("source code cannot contain null bytes", *_place(text, null))
-    return bom, encoding, text
 
 
 @contextmanager
@@ -223,11 +170,6 @@ def deep_recursion() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(limit)
-
-
-def _place(text: str, offset: int) -> tuple[int, int]:
-    starts = line_starts(text[:offset])
-    return len(starts), offset - starts[-1] + 1
 
 
 def _syntax_error(text: str, error: cst.ParserSyntaxError) -> SourceError:

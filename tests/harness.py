@@ -25,10 +25,11 @@ import libcst as cst
 
 from devlint import engine
 from devlint.config import Selection, Settings
+from devlint.decoding import line_starts
 from devlint.finding import Finding
 from devlint.flow import Flow
 from devlint.index import ProjectIndex, View
-from devlint.source import Source, line_starts
+from devlint.source import Source
 
 ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"

@@ -584,6 +584,16 @@ def test_a_warm_run_imports_nothing_that_is_slow(project: Path) -> None:
         assert not [name for name in loaded if name.startswith("devlint.rules.")]
 
 
+def test_a_changed_file_that_names_no_torch_is_asked_without_libcst(project: Path) -> None:
+    (project / "names.py").write_text('device = "cpu"\n')
+    (project / "uses.py").write_text("import torch\nfrom names import device\nx = torch.ones(1, device=device)\n")
+    assert "libcst" in modules()
+    (project / "names.py").write_text('device = "cpu"  # as before\n')
+    assert "libcst" in modules()  # the text of what is imported is another one
+    (project / "names.py").write_text('device = "cpu"  # as before\n# and a comment\n')
+    assert "libcst" not in modules()
+
+
 @posix
 def test_a_closed_pipe_is_no_traceback(project: Path) -> None:
     (project / "bad.py").write_text("import torch\n" + "# devlint: ignore[nonsense]\n" * 1000)

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from devlint.decoding import SourceError
 from devlint.nesting import too_deep
-from devlint.source import Source, SourceError
+from devlint.source import Source
 
 DEEP = {
     "calls": "y = x" + ".f()" * 5000,

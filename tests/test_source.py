@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from libcst.metadata import MetadataWrapper, PositionProvider
 from test_tree import SAMPLE
 
+from devlint.decoding import SourceError, decode, line_starts
 from devlint.finding import Span
-from devlint.source import Source, SourceError, decode, line_starts
+from devlint.source import Source
 
 PIECES = [
     "x = 1",
