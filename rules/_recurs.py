@@ -37,6 +37,14 @@ def in_stepping_loop(flow: Flow, node: cst.CSTNode) -> bool:
     return not _goes_through_models(loop) and not runs_sometimes(flow, node, loop)
 
 
+def calls_what_waits(flow: Flow, function: Function | None) -> bool:
+    """Whether a function calls one of the file that waits for the device each time around a loop of its own."""
+    if function is None:
+        return False
+    called = (function_of(flow, node) for node in tree.walk(function.node.body) if isinstance(node, cst.Call))
+    return any(waits_in_loop(flow, other) for other in called if other is not None and other is not function)
+
+
 def waits_in_loop(flow: Flow, function: Function | None) -> bool:
     """Whether a loop of a function waits for the device each time around."""
     return function is not None and any(
@@ -51,16 +59,18 @@ _READING = frozenset({"item", "tolist", "numpy", "cpu"})
 def reads_each_time(flow: Flow, loop: Loop) -> bool:
     """Whether each iteration, or a function of the file that it calls, reads a value of the device on the host."""
     for node in tree.walk(loop.node.body):
-        if not isinstance(node, cst.Call) or runs_sometimes(flow, node, loop):
+        if not isinstance(node, cst.BaseExpression) or not (isinstance(node, cst.Call) or reads(flow, node)):
             continue
-        if _reads(flow, node):
+        if runs_sometimes(flow, node, loop):
+            continue
+        if reads(flow, node):
             return True
-        called = _function_of(flow, node)
+        called = function_of(flow, node) if isinstance(node, cst.Call) else None
         if (
             called is not None
             and called.home is flow
             and any(
-                isinstance(n, cst.Call) and _reads(flow, n) and runs_each_time(flow, called, n)
+                isinstance(n, cst.BaseExpression) and reads(flow, n) and runs_each_time(flow, called, n)
                 for n in tree.walk(called.node.body)
             )
         ):
@@ -68,19 +78,34 @@ def reads_each_time(flow: Flow, loop: Loop) -> bool:
     return False
 
 
-def _reads(flow: Flow, call: cst.Call) -> bool:
-    if call in flow.facts.waits:
-        return True
-    func = call.func
-    return (
-        isinstance(func, cst.Attribute)
-        and func.attr.value in _READING
-        and not call.args
-        and not flow.value(func.value).place.is_host
-    )
+def reads(flow: Flow, node: cst.BaseExpression) -> bool:
+    """Whether the host waits for a value of the device at this node, by the facts or by the look of it."""
+    if node in flow.facts.waits:
+        return True  # f"{loss:.2f}" and x[mask], too
+    if isinstance(node, cst.BinaryOperation):
+        # "%.2f" % loss
+        return isinstance(node.operator, cst.Modulo) and _is_text(node.left) and _shows(flow, node.right)
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return False
+    func = node.func
+    if func.attr.value == "format" and _is_text(func.value):
+        return any(_shows(flow, arg.value) for arg in node.args)
+    return func.attr.value in _READING and not node.args and not flow.value(func.value).place.is_host
 
 
-def _function_of(flow: Flow, call: cst.Call) -> Function | None:
+def _is_text(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString | cst.ConcatenatedString)
+
+
+def _shows(flow: Flow, node: cst.BaseExpression) -> bool:
+    """Whether text is made of a tensor that is not on the host, or of several values with one among them."""
+    if isinstance(node, cst.Tuple):
+        return any(_shows(flow, element.value) for element in node.elements)
+    value = flow.value(node)
+    return value.is_tensor and not value.place.is_host
+
+
+def function_of(flow: Flow, call: cst.Call) -> Function | None:
     """The function or method of the file that a call calls by name."""
     path = dotted(call.func)
     caller = flow.function(call)
@@ -122,7 +147,7 @@ def _called_in_loop(flow: Flow, function: Function) -> bool:
     if any(isinstance(n, cst.For | cst.While) for n in tree.walk(function.node.body)):
         return False  # for seed in range(5): run(seed)
     for call in flow.source.nodes_of(cst.Call):
-        if dotted(call.func).rpartition(".")[2] != function.name or _function_of(flow, call) is not function:
+        if dotted(call.func).rpartition(".")[2] != function.name or function_of(flow, call) is not function:
             continue
         if in_stepping_loop(flow, call):
             return True

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.loops import Loop, working_loop
+from devlint.flow.names import dotted
+from devlint.flow.value import LOADER
 from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, loader_of, short
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._recurs import reads_each_time
+from devlint.rules._recurs import function_of, reads_each_time
 
 
 class BlockingCopyFromPinned(Rule):
@@ -47,11 +50,12 @@ class BlockingCopyFromPinned(Rule):
     written to on the host later, nothing is reported.
 
     ## Limits
-    Silent where the loop, or a function of the file that it calls, reads a result on the host in each step: then
+    Silent where the loop, or a function of the file that it calls, reads or prints a result in each step: then
     nothing is queued when the next batch is copied, and little is won. Silent outside of loops; where the pin depends
-    on a variable or a branch; for batches that are no tensors; where `non_blocking`
-    is written out or decided by a variable; where the copy changes the type too, which is done in pageable
-    memory; where the target may be the host; and on Apple's chips, where both sides share one memory.
+    on a variable or a branch; where a function is handed a loader that pins in one call and another in the next; for
+    batches that are no tensors; where `non_blocking` is written out or decided by a variable; where the copy changes
+    the type too, which is done in pageable memory; where the target may be the host; and on Apple's chips, where
+    both sides share one memory.
 
     ## References
     - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
@@ -71,7 +75,7 @@ class BlockingCopyFromPinned(Rule):
             if loader is None or self._decided(move) or self._is_written_on_host(move.receiver):
                 continue
             loop = self._repeats(move.node)
-            if loop is None:
+            if loop is None or not self._is_pinned_by_all(loop):
                 continue
             name = short(self.code(move.receiver))
             edit = self.add_argument(move.node, "non_blocking=True")
@@ -92,6 +96,24 @@ class BlockingCopyFromPinned(Rule):
         loop = working_loop(self.flow, copy)
         # losses.append(loss.item()): the device is idle already when the next batch is copied
         return loop if loop is not None and not reads_each_time(self.flow, loop) else None
+
+    def _is_pinned_by_all(self, loop: Loop) -> bool:
+        """Whether a loader that comes in as an argument is a pinned one in each call: `test(net, plain_loader)`."""
+        function = self.flow.function(loop.node)
+        if not isinstance(loop.node, cst.For) or function is None:
+            return True
+        names = {n.value for n in tree.walk(loop.node.iter) if isinstance(n, cst.Name)} & function.param_names
+        params = [p.name.value for p in function.params]
+        first = 1 if function.cls is not None and not function.is_static else 0
+        for call in self.source.nodes_of(cst.Call) if names else ():
+            if dotted(call.func).rpartition(".")[2] != function.name or function_of(self.flow, call) is not function:
+                continue
+            for position, arg in enumerate(call.args):
+                name = arg.keyword.value if arg.keyword is not None else "".join(params[first + position :][:1])
+                given = self.flow.value(arg.value)
+                if name in names and (given.kind == LOADER or name == dotted(loop.node.iter)) and not given.pinned:
+                    return False
+        return True
 
     def _decided(self, move: Move) -> bool:
         """Whether the call itself says how to copy: ``x.to(device, non_blocking=False)``, ``x.to(device, dtype)``."""

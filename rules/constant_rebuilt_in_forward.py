@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
+from devlint.flow import steps
+from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.loops import working_loop
 from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Function
-from devlint.flow.steps import runs_each_time
+from devlint.flow.steps import is_under_test, runs_each_time
+from devlint.flow.value import TENSOR, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
+
+#: Waits for how many values a selection leaves.
+_SELECTING = ("mask", "nonzero", "torch.nonzero", "torch.where", "masked_select", "torch.masked_select")
 
 
 class ConstantRebuiltInForward(Rule):
@@ -54,16 +61,19 @@ class ConstantRebuiltInForward(Rule):
     ```
 
     ## Fix safety
-    No fix is offered. Register a buffer; for a single number use the number itself (`x.clamp(max=1.0)`,
-    `torch.where(mask, x, 0.0)`), or `torch.zeros(())` and `torch.full((), value)` with `device=`, which fill memory
-    there and copy nothing. A complex tensor does not go into a buffer: `module.to(dtype)` would drop its imaginary
-    part. Keep its copy in an attribute instead, one for each device.
+    No fix is offered. Register a buffer, or keep a cache for each device and dtype where the function has no module;
+    for a single number use the number itself (`x.clamp(max=1.0)`, `torch.where(mask, x, 0.0)`), or `torch.zeros(())`
+    and `torch.full((), value)` with `device=`, which fill memory there and copy nothing. `module.half()` converts
+    buffers of floats, too: cast to `torch.float32` in `forward` where that would lose digits that matter. A complex
+    tensor does not go into a buffer: `module.to(dtype)` would drop its imaginary part. Keep its copy in an attribute
+    instead, one for each device.
 
     ## Limits
     Silent where the module keeps the copy (`self.mean = self.mean.to(x.device)`), in functions that are cached, where
-    the numbers are not the same in each call, under tests that may come out otherwise, where the function has read a
-    value of the device before, where a method sets `self.device`, and for `torch.zeros`, `torch.arange` and their kin,
-    which copy nothing.
+    the numbers are not the same in each call, where a method sets `self.device`, and for `torch.zeros`, `torch.arange`
+    and their kin, which copy nothing. Silent where a test decides whether the constant is made or used, in the
+    function or where it is called, unless it asks for types or devices; and where the function reads a value of
+    the device, selects by a mask or copies other data in each call as well.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -73,6 +83,7 @@ class ConstantRebuiltInForward(Rule):
     group = "performance"
 
     def check(self) -> None:
+        self._plain = steps.functions(self.flow, plainly=True)
         found = []
         for call in self.flow.calls("torch.tensor", "torch.as_tensor", "torch.asarray"):
             if call.args and not call.args[0].star and self._is_constant(call.args[0].value):
@@ -97,7 +108,9 @@ class ConstantRebuiltInForward(Rule):
             return []  # for layer in self.layers: x = layer(x, torch.tensor(...))   invariant-move-in-loop judges it
         function = self.flow.function(node)
         assert function is not None
-        if self._set_later(place, function) or self._has_waited(node, function):
+        if function not in self._plain or is_under_test(self.flow, function, node) or not self._is_used(node, function):
+            return []  # if x.shape[0] == 1: return torch.tensor([0], device=x.device)
+        if self._set_later(place, function) or self._waits_anyway(node, function):
             return []
         said = f"{said} {where(place)} by each call of `{function.name}`"
         return [Told(node, said, also=said)]
@@ -112,18 +125,58 @@ class ConstantRebuiltInForward(Rule):
             owners += heir.lineage
         return any(m.role != CONSTRUCTOR and "device" in m.stores for o in owners for m in o.methods.values())
 
-    def _has_waited(self, node: cst.Call, function: Function) -> bool:
-        """Whether the host has waited by then for a value that it reads: `n = int(ids.max())`."""
-        at, _ = self.source.offsets(node)
+    def _is_used(self, node: cst.CSTNode, function: Function) -> bool:
+        """Whether each call needs the value: `zero = torch.tensor(0.0, device=d)` may be there for one branch only."""
+        assign = self.enclosing(node, cst.BaseSmallStatement)
+        target = assign.targets[0].target if isinstance(assign, cst.Assign) else getattr(assign, "target", None)
+        if not isinstance(target, cst.Name):
+            return True
+        at, _ = self.source.offsets(assign)
+        return any(
+            isinstance(n, cst.Name)
+            and n.value == target.value
+            and self.source.offsets(n)[0] > at
+            and not isinstance(self.parent(n), cst.AssignTarget)
+            and n is not target
+            and not is_under_test(self.flow, function, n)
+            for n in tree.walk(function.node.body)
+        )
+
+    def _waits_anyway(self, node: cst.CSTNode, function: Function) -> bool:
+        """Whether each call waits for the device in another place of the function, too: `n = int(ids.max())`."""
         if self.flow.loop(node) is not None:
             return False  # for i in range(n): x[rows[i]] = torch.tensor(0.0, device=x.device)   one wait more in each
         return any(
-            wait.explicit
-            and self.flow.function(wait.node) is function
-            and self.source.offsets(wait.node)[0] < at
-            and runs_each_time(self.flow, function, wait.node)
-            for wait in self.flow.facts.waits.values()
+            self._waits(n) and runs_each_time(self.flow, function, n)
+            for n in tree.walk(function.node.body)
+            if isinstance(n, cst.Call | cst.Subscript)
         )
+
+    def _waits(self, node: cst.Call | cst.Subscript) -> bool:
+        """Whether the host reads a value, selects by one, or copies data that is another in each call."""
+        wait = self.flow.facts.waits.get(node)
+        if wait is not None:
+            return wait.explicit or wait.what in _SELECTING
+        if isinstance(node, cst.Subscript):
+            return self._selects(node)
+        if self.flow.name_of(node) in ("torch.tensor", "torch.as_tensor"):
+            data = node.args[0].value if node.args else None
+            return data is not None and not self._is_constant(data) and not self.flow.value(node).place.is_host
+        func = node.func
+        if not isinstance(func, cst.Attribute) or node.args or self.flow.value(func.value).place.is_host:
+            return False
+        return func.attr.value in table.EXPLICIT_WAITS or func.attr.value == "nonzero"
+
+    def _selects(self, node: cst.Subscript) -> bool:
+        """`box[mask]`, and not `box[mask] = 0`."""
+        if isinstance(self.parent(node), cst.AssignTarget | cst.AugAssign) or len(node.slice) != 1:
+            return False
+        index = node.slice[0].slice
+        if not isinstance(index, cst.Index):
+            return False
+        value = self.flow.value(index.value)
+        named = "mask" in dotted(index.value) and value.kind in (TENSOR, UNKNOWN_KIND)
+        return (value.ref == "mask" or named) and not value.place.is_host
 
     def _keeps_on_host(self, move: Move) -> bool:
         """Whether an attribute is set by constructors alone, and only a copy of it is on the device."""

@@ -14,7 +14,15 @@ from devlint.flow.value import DEVICE, DTYPE
 from devlint.rule import Rule
 from devlint.rules._moves import destination
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._recurs import in_stepping_loop, is_deprecated, recurs, waits_in_loop
+from devlint.rules._recurs import (
+    calls_what_waits,
+    function_of,
+    in_stepping_loop,
+    is_deprecated,
+    reads,
+    recurs,
+    waits_in_loop,
+)
 
 #: What a factory's result may go through without being computed with: the same calls give the same on a device.
 _REARRANGE = (
@@ -93,8 +101,10 @@ class CreateThenMove(Rule):
     Silent with `generator=`, `pin_memory=`, `requires_grad=` and an explicit `device="cpu"`; where something is
     computed, written or read between; and where one tensor is copied several times. Silent for what happens once: in
     constructors, in the main code outside of loops, once an epoch, what a module keeps in an attribute; in a statement
-    that waits for the device in any case, and beside a loop that does each time around; for tensors without elements;
-    and in deprecated code.
+    that waits for the device in any case, and beside a loop that does each time around, its own or one of a function
+    that it calls; in a branch of a setting before a loop that generates; for what is then filled from the host row by
+    row; for `linspace` of integers, which a device rounds in another way; for tensors without elements; and in
+    deprecated code.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
@@ -139,7 +149,10 @@ class CreateThenMove(Rule):
             return False
         if in_stepping_loop(self.flow, move.node):
             return True
-        if waits_in_loop(self.flow, self.flow.function(move.node)):
+        function = self.flow.function(move.node)
+        if calls_what_waits(self.flow, function) or self._is_filled_from_host(move) or self._goes_before_loop(move):
+            return False
+        if waits_in_loop(self.flow, function):
             return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
         return recurs(self.flow, move.node) or self._follows_an_argument(move)
 
@@ -155,8 +168,42 @@ class CreateThenMove(Rule):
         statement = self.enclosing(move.node, cst.BaseSmallStatement, cst.BaseCompoundStatement)
         if not isinstance(statement, cst.BaseSmallStatement):
             return False
-        waits = self.flow.facts.waits
-        return bool(waits) and any(node in waits for node in tree.walk(statement))
+        return any(isinstance(node, cst.BaseExpression) and reads(self.flow, node) for node in tree.walk(statement))
+
+    def _is_filled_from_host(self, move: Move) -> bool:
+        """`for i, row in enumerate(rows): table[i] = torch.tensor(row)`: better filled on the host, and moved once."""
+        parent = self.parent(move.node)
+        target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+        if not isinstance(target, cst.Name):
+            return False
+        function = self.flow.function(move.node)
+        for assign in self.source.nodes_of(cst.Assign):
+            held = assign.targets[0].target
+            if (
+                isinstance(held, cst.Subscript)
+                and dotted(held.value) == target.value
+                and self.flow.function(assign) is function
+                and self.flow.loop(assign) is not None
+                and (value := self.flow.value(assign.value)).is_tensor
+                and value.place.is_host
+            ):
+                return True
+        return False
+
+    def _goes_before_loop(self, move: Move) -> bool:
+        """`if self.config.is_encoder_decoder: ...`, once for a call that then goes to a method that generates."""
+        test = self.enclosing(move.node, cst.If, cst.FunctionDef)
+        if not isinstance(test, cst.If) or "config" not in dotted(test.test).split("."):
+            return False
+        function = self.flow.function(move.node)
+        calls = [n for n in tree.walk(function.node.body) if isinstance(n, cst.Call)] if function is not None else []
+        at, _ = self.source.offsets(move.node)
+        return any(
+            isinstance(n, cst.For | cst.While) and (loop := self.flow.loop(n.body.body[0])) is not None and loop.works
+            for call in calls
+            if self.source.offsets(call)[0] > at and (called := function_of(self.flow, call)) is not None
+            for n in tree.walk(called.node.body)
+        )
 
     def _follows_an_argument(self, move: Move) -> bool:
         """Whether the tensor goes to where an argument of the function is: such functions are called for each batch."""
@@ -238,6 +285,12 @@ class CreateThenMove(Rule):
             return None
         if entry is not None and entry.values == "python":
             return None
+        if name in ("torch.linspace", "torch.logspace") and any(
+            "int" in dotted(arg.value) or dotted(arg.value) in ("torch.long", "torch.short")
+            for arg in call.args
+            if arg.keyword is not None and arg.keyword.value == "dtype"
+        ):
+            return None  # a device computes in another precision, and cuts off other fractions
         if any(
             arg.star == "**" or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args
         ):

@@ -50,8 +50,9 @@ class RedundantMove(Rule):
     ## Limits
     Silent where another function made or moved the tensor, which may change; where the move changes the type, too; for
     modules that are there already (parts may have been added since); for what comes out of modules, whose parts may be
-    spread over devices; where the name of the device is bound more than once; and where only some ways through the
-    code have moved the tensor.
+    spread over devices; where the name of the device is bound more than once; where only some ways through the
+    code have moved the tensor; and for a line of a block that moves three values or more to one device, not all of
+    which are there before. What is returned in several places is one finding.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -70,7 +71,7 @@ class RedundantMove(Rule):
             first = self.flow.move(move.receiver)
             if first is not None and first.target.is_there:
                 found.append(self._twice(first, move))
-            elif self._is_there(move):
+            elif self._is_there(move) and not self._is_in_row(move):
                 found.append(self._there(move))
         report_together(self, found)
 
@@ -82,6 +83,45 @@ class RedundantMove(Rule):
             return False
         named = names_device(last_word(place.name))
         return not named or self._bindings(move.node, place.name.partition(".")[0]) <= 1
+
+    def _is_in_row(self, move: Move) -> bool:
+        """Whether the move is one line of a block that moves three values or more, not all of which are there before.
+
+        `ids = ids.to(device)`, `mask = mask.to(device)`, ...: such a block is kept uniform on purpose.
+        """
+        line = self.enclosing(move.node, cst.SimpleStatementLine)
+        block = self.parent(line) if line is not None else None
+        if not isinstance(block, cst.IndentedBlock | cst.Module):
+            return False
+        row: list[cst.Call] = []
+        seen = False
+        for statement in block.body:
+            call = self._rebinding_move(statement, move)
+            if call is not None:
+                row.append(call)
+            elif seen:
+                break
+            else:
+                row = []
+            seen = seen or statement is line
+        if len(row) < 3 or move.node not in row:
+            return False
+        return not all((known := self.flow.move(call)) is not None and self._is_there(known) for call in row)
+
+    def _rebinding_move(self, statement: cst.CSTNode, like: Move) -> cst.Call | None:
+        """The move in `style = style.to(device).repeat(n)`, to the same device as another one."""
+        assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if not isinstance(assign, cst.Assign) or not isinstance(assign.targets[0].target, cst.Name):
+            return None
+        node = assign.value
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            if isinstance(node.func.value, cst.Name):
+                same = node.func.value.value == assign.targets[0].target.value and node.func.attr.value == like.how
+                to = self.code(like.target_node) if like.target_node is not None else ""
+                named = not to or any(self.code(arg.value) == to for arg in node.args)
+                return node if same and named else None
+            node = node.func.value
+        return None
 
     def _got_there_plainly(self, origin: cst.CSTNode | None, move: Move) -> bool:
         """Whether the same function moved the tensor, or made it with `device=`: a reader sees both at once.
@@ -130,7 +170,15 @@ class RedundantMove(Rule):
             also=f"`{name}` is there already, too",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._drop(move, "drop the move"),
+            key=self._returned(move),
         )
+
+    def _returned(self, move: Move) -> object:
+        """What several `return mask.to(device)` of one function share."""
+        statement = self._statement(move.node)
+        if not isinstance(statement, cst.Return) or statement.value is not move.node:
+            return None
+        return (self.flow.function(move.node), self.code(move.receiver))
 
     def _twice(self, first: Move, move: Move) -> Told:
         name = short(self.code(first.receiver))

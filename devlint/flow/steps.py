@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 _STEPS = ("forward", "training_step")
 
 
-def functions(flow: Flow) -> frozenset[Function]:
-    """The functions of the file that run in each call of ``forward`` or ``training_step`` of one of its modules."""
+def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
+    """The functions of the file that run in each call of ``forward`` or ``training_step`` of one of its modules.
+
+    ``plainly``: only those that are called under no test.
+    """
     todo = [
         f
         for f in flow.scope.functions.values()
@@ -31,7 +34,7 @@ def functions(flow: Flow) -> frozenset[Function]:
             called = _called(flow, function, node) if type(node) is cst.Call else None
             if called is None or called in seen or not _runs_when_called(called):
                 continue
-            if runs_each_time(flow, function, node):
+            if runs_each_time(flow, function, node) and not (plainly and is_under_test(flow, function, node)):
                 seen.add(called)
                 todo.append(called)
     return frozenset(f for f in seen if f.role == DEVICE_SIDE)
@@ -83,6 +86,34 @@ def runs_each_time(flow: Flow, function: Function, node: cst.CSTNode) -> bool:
             return False
         child, current = current, parents[current]
     return True
+
+
+def is_under_test(flow: Flow, function: Function, node: cst.CSTNode) -> bool:
+    """Whether a test of a function decides on a node: any but those on types, devices and what was never set."""
+    parents = flow.source.parents
+    child, current = node, parents[node]
+    while child is not function.node:
+        if isinstance(current, cst.ExceptHandler | cst.ExceptStarHandler | cst.MatchCase):
+            return True
+        if type(current) is cst.If or type(current) is cst.IfExp:
+            if child is not current.test and not _asks_kind(current.test):
+                return True
+        elif type(current) is cst.BooleanOperation and child is current.right:
+            return True
+        child, current = current, parents[current]
+    return False
+
+
+def _asks_kind(test: cst.BaseExpression) -> bool:
+    """``x.dtype == torch.half``, ``x.is_cuda``, ``self.weight is not None``: what is the same for all of a run."""
+    if type(test) is cst.UnaryOperation:
+        return _asks_kind(test.expression)
+    if type(test) is cst.Comparison and isinstance(test.comparisons[0].operator, cst.Is | cst.IsNot):
+        return type(test.left) is cst.Attribute
+    return any(type(n) is cst.Attribute and n.attr.value in _KINDS for n in tree.walk(test))
+
+
+_KINDS = frozenset({"dtype", "device", "is_cuda", "is_floating_point", "is_complex"})
 
 
 def _asks_compiler(test: cst.BaseExpression) -> bool:
