@@ -42,7 +42,19 @@ def calls_what_waits(flow: Flow, function: Function | None) -> bool:
     if function is None:
         return False
     called = (function_of(flow, node) for node in tree.walk(function.node.body) if isinstance(node, cst.Call))
-    return any(waits_in_loop(flow, other) for other in called if other is not None and other is not function)
+    return any(
+        waits_in_loop(flow, other) or any(_branches_in_loop(flow, n) for n in tree.walk(other.node.body))
+        for other in called
+        if other is not None and other is not function
+    )
+
+
+def _branches_in_loop(flow: Flow, node: cst.CSTNode) -> bool:
+    """``for i in range(n): if mask[i]: ...``, of a mask that is not on the host."""
+    if not isinstance(node, cst.If) or flow.loop(node) is None:
+        return False
+    value = flow.value(node.test)
+    return value.is_tensor and not value.place.is_host
 
 
 def waits_in_loop(flow: Flow, function: Function | None) -> bool:
