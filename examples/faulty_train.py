@@ -43,8 +43,8 @@ def train_epoch(model, loader, optimizer, class_weights, device):
     model.train()
     total = 0.0
     for inputs, labels in loader:
-        inputs = inputs.to(device, non_blocking=True)
-        labels = labels.to(device, non_blocking=True)
+        inputs = inputs.to(device)
+        labels = labels.to(device)
         noise = torch.zeros(inputs.shape).to(device).normal_(std=0.01)
         weight = class_weights.to(device)
         loss = F.cross_entropy(model(inputs + noise), labels, weight=weight)

@@ -43,7 +43,7 @@ def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.
     elif type(target) is cst.Attribute:
         _bind_attribute(frame, target, value, statement)
     elif type(target) is cst.Subscript:
-        _bind_item(frame, target, value, env)
+        _bind_item(frame, target, value, env, statement)
     elif type(target) is cst.Tuple or type(target) is cst.List:
         _unpack(frame, target, value, statement)
     elif type(target) is cst.StarredElement:
@@ -100,12 +100,14 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
         frame.flow.has_paths = True
 
 
-def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env) -> None:
+def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, statement: cst.CSTNode | None) -> None:
     base = expressions.evaluate(frame, target.value)
     for item in target.slice:
         if type(item.slice) is cst.Index:
             index = expressions.evaluate(frame, item.slice.value)
-            frame.meet_index(target, (target.value, base), (item.slice.value, index))
+            # torch moves the indices of what is written, host[on_gpu] = 0, and refuses values that are elsewhere
+            if index.kind == TENSOR and index.zero is False and type(statement) is cst.Assign:
+                frame.meet_index(target, (target.value, base), (statement.value, value))
         elif type(item.slice) is cst.Slice:
             for bound in (item.slice.lower, item.slice.upper, item.slice.step):
                 if bound is not None:

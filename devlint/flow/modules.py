@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import libcst as cst
@@ -13,7 +12,7 @@ from devlint.flow.arguments import Args, Operand
 from devlint.flow.facts import Feeding
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
-from devlint.flow.scope import CONSTRUCTOR, Class
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import (
     DATA,
     DICT,
@@ -116,6 +115,7 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     # parameters made on a device that the constructor is told, or chooses, and parts that are elsewhere
     elsewhere = (
         args.starred
+        or cls.of_unknown_base
         or (cls.home is not frame.flow and bool(cls.project_bases))
         or any(method.device_aware or "to" in method.attributes.get("self", ()) for method in constructors)
         or any(part.place.is_there for part in parts)
@@ -311,7 +311,10 @@ def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, nam
     if isinstance(module.ref, Class):
         own = module.ref.find_method(name)
         if own is not None and not own.is_property:
-            return project_calls.call(frame, node, own, args, module)
+            returned = project_calls.call(frame, node, own, args, module)
+            if _moves_self(module.ref, own):
+                moves.escape(frame, node, func.value, module)  # model.place(device)
+            return returned
     if name in ("parameters", "buffers"):
         return Value(
             PARAMS, module.place, node, obj=module.obj if module.obj is not None else _whole(frame, func.value)
@@ -341,9 +344,23 @@ def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, nam
     value = attributes.attribute(frame, func, module, name)
     if value.kind != UNKNOWN_KIND:
         return calls.call_value(frame, node, value, args)
-    if _MOVES_ITSELF.search(name):
+    if name not in _STAYS:
         moves.escape(frame, node, func.value, module)  # model.enable_group_offload(device)
     return UNKNOWN
+
+
+def _moves_self(cls: Class, method: Function) -> bool:
+    """Whether a method moves the module that it is called on, itself or through another one."""
+    todo, seen = [method], {method}
+    while todo:
+        for name in todo.pop().self_calls:
+            if name in _MOVES:
+                return True
+            other = cls.find_method(name)
+            if other is not None and other not in seen:
+                seen.add(other)
+                todo.append(other)
+    return False
 
 
 def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
@@ -356,5 +373,13 @@ def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
     return None
 
 
-_MOVES_ITSELF = re.compile(r"offload|device|dispatch|cuda|gpu|shard|parallel")
+_MOVES = frozenset({"to", "cuda", "cpu", "xpu", "to_empty"})
+#: Methods of modules, metrics and containers that move nothing.
+_STAYS = frozenset(
+    "add_module call_super_init extra_repr get_buffer get_extra_state get_parameter get_submodule modules "
+    "named_children named_modules register_backward_hook register_buffer register_forward_hook "
+    "register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook register_module "
+    "register_parameter register_state_dict_pre_hook set_extra_state clear keys pop add compute reset plot "
+    "backward step gradient_checkpointing_enable tie_weights save_pretrained init_weights reset_parameters".split()
+)
 _CHAINS = frozenset("train eval half float double bfloat16 requires_grad_ share_memory type float16 compile".split())

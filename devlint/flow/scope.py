@@ -198,6 +198,7 @@ class Class:
         self.pending_moves: dict[str, set[str]] = {}  # likewise, that may move the module it holds
         self.evaluated = False
         self.is_module = self.is_dataset = False
+        self.of_unknown_base = False  # makes layers, and what its bases do with them is not known
 
     def find_method(self, name: str) -> Function | None:
         """The method of that name, of the class or the nearest base that has one, in whichever file."""
@@ -382,6 +383,7 @@ class Scope:
                     known = known | ancestry.known | ancestry.outside
             cls.is_dataset = _is_dataset(known)
             cls.is_module = is_module(ends) or makes_layers
+            cls.of_unknown_base = cls.is_module and not is_module(ends)
 
     @property
     def wraps_models(self) -> bool:
