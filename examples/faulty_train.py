@@ -48,9 +48,9 @@ def train_epoch(model, loader, optimizer, class_weights, device):
         noise = torch.zeros(inputs.shape).to(device).normal_(std=0.01)
         weight = class_weights.to(device)
         loss = F.cross_entropy(model(inputs + noise), labels, weight=weight)
+        total += loss.item()
         optimizer.zero_grad()
         loss.backward()
-        total += loss.item()
         optimizer.step()
     return total / len(loader)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import libcst as cst
 
@@ -63,15 +64,30 @@ def read_one_by_one(flow: Flow, wait: Wait) -> tuple[cst.CSTNode, cst.BaseExpres
 def _waits_otherwise(flow: Flow, repeated: cst.CSTNode) -> bool:
     """Whether each turn waits for something that no turn before could have read."""
     # for i in range(n): id = ids[i].item(); hit = (a[i] > b).all().item()
+    bound = _bound(repeated)
+    loop = loop_of(flow, repeated.body) if isinstance(repeated, cst.For) else None
     for node in tree.walk(repeated.body if isinstance(repeated, cst.For) else repeated):
         other = flow.facts.waits.get(node)
-        if other is not None and other.explicit:
-            element = _element(other.operand)
-            if not isinstance(element, cst.Name) and not (
-                isinstance(element, cst.Subscript) and _is_element(element, _bound(repeated))
-            ):
-                return True
+        if other is not None:
+            operand = other.operand
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and _reads_back(flow, node.func):
+            operand = node.func.value  # rows = (expert == i).nonzero()   how many there are is for the host to know
+        else:
+            continue
+        element = _element(operand)
+        if isinstance(element, cst.Subscript) and _is_element(element, bound):
+            continue
+        # for i in ids: n = i.item(); hit = ids == n; if not hit.any(): ...   `hit` is made in the turn that asks
+        if isinstance(element, cst.Name) and (element.value in bound or loop is None or not loop.binds(element.value)):
+            continue
+        if loop is None or not runs_sometimes(flow, node, loop):
+            return True
     return False
+
+
+def _reads_back(flow: Flow, func: cst.Attribute) -> bool:
+    name = func.attr.value
+    return name in ("item", "tolist", "nonzero", "masked_select", "unique") and not flow.value(func.value).place.is_host
 
 
 _LENGTHS = re.compile(r"(^|_)(len|lens|lengths?)$")
@@ -262,7 +278,31 @@ def _appends(call: cst.Call) -> bool:
 
 def _unread(flow: Flow, target: cst.BaseExpression, statement: cst.CSTNode, loop: Loop, end: int) -> str | None:
     path = dotted(target)
-    return path if path and not _uses(flow, path, statement, loop, end) else None
+    if not path or _uses(flow, path, statement, loop, end):
+        return None
+    # for i in range(steps):
+    #     for _ in range(parts): loss = ...; loss.backward(); total += loss.item()
+    #     optimizer.step(); print(total)
+    around = loop_of(flow, loop.node)
+    if around is not None and _steps_after(flow, around):
+        inner = set(tree.walk(loop.node))
+        for use in _uses(flow, path, statement, around, sys.maxsize):
+            if use in inner:
+                continue
+            if not isinstance(use, cst.BaseExpression) or kept_as(flow, use, around, sys.maxsize) is None:
+                return None
+    return path
+
+
+def _steps_after(flow: Flow, loop: Loop) -> bool:
+    """Whether the optimizer steps in the loop itself, not in one inside it."""
+    return any(
+        isinstance(work, cst.Call)
+        and isinstance(work.func, cst.Attribute)
+        and work.func.attr.value == "step"
+        and loop_of(flow, work) is loop
+        for work in loop.works
+    )
 
 
 def _uses(flow: Flow, path: str, statement: cst.CSTNode, loop: Loop, end: int) -> list[cst.CSTNode]:

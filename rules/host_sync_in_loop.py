@@ -33,7 +33,7 @@ class HostSyncInLoop(Rule):
     ## Why is this bad
     Work for a device is queued: the host runs ahead and prepares what comes next. Reading a value makes it wait until
     the queue is empty, and the device then stands idle until the host has queued something again. In the midst of a
-    step this costs most: neither the rest of `backward()` nor the optimizer is queued yet.
+    step this costs most: `backward()` is not queued yet, or the forward pass of another model.
 
     ## Example
     ```python
@@ -78,7 +78,10 @@ class HostSyncInLoop(Rule):
     One finding a loop speaks of all its needless reads. Silent where a wait in the same place stays: the value, or
     another one, is shown, logged, written or tested in each step, gradients are scaled (`scaler.step(optimizer)`
     waits), tensors are picked by a mask, or, at the end of a step, the next batch is copied without
-    `non_blocking=True`.
+    `non_blocking=True`, or, after a read in its midst, something is copied to the device or picked by a host mask.
+    Silent where only the optimizer is still to step and the end of the step waits anyway; where the loop adds up over
+    parts of a batch and the loop around it needs the sum in each step; and where an element is read in a turn that
+    waits for something else as well.
     Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`) or once an epoch, and
     for sums of a pass that does not train; and in deprecated code. Waits inside functions that the loop calls are not
     seen.
@@ -166,11 +169,15 @@ class HostSyncInLoop(Rule):
         """Numbers that are read before a step needs them, or that no step needs."""
         offsets = self.source.offsets
         # if step % 500 == 0: show(generator(noise))   is no part of each step
-        works = [offsets(work)[0] for work in loop.works if not runs_sometimes(self.flow, work, loop)]
+        works = [work for work in loop.works if not runs_sometimes(self.flow, work, loop)]
         if not works:
             return
-        last = max(works)
+        # loss.backward(); total += loss.item(); optimizer.step()   only a few launches are held up there
+        last = max((offsets(work)[0] for work in works if not _steps(work)), default=0)
         early = [wait for wait in waits if offsets(wait.node)[1] <= last]
+        end = max(offsets(work)[0] for work in works) if early else sys.maxsize
+        if early and self._stops_after(loop, min(offsets(wait.node)[1] for wait in early), end):
+            return
         if early:
             # D_x = out.mean().item(); optimizer.step(); print(D_x)   the print could read it
             kept, place = self._all_kept(loop, early, last), "in the midst of each step"
@@ -178,7 +185,7 @@ class HostSyncInLoop(Rule):
             kept, place = self._all_kept(loop, waits, sys.maxsize), "at the end of each step"
             if kept and self._copy_waits(loop):
                 return  # x.to(device)   without non_blocking=True waits as well, soon after
-        if not kept or self._waits_anyway(loop, last if early else sys.maxsize):
+        if not kept or self._waits_anyway(loop, end):
             return
         first, *others = early or waits
         code, name = short(self.code(first.node), 60), kept[first.node]
@@ -207,7 +214,33 @@ class HostSyncInLoop(Rule):
     def _copy_waits(self, loop: Loop) -> bool:
         """Whether each step ends, or the next one starts, with a copy to the device that waits for it."""
         moves = [m for m in self.flow.facts.moves.values() if m.target.is_there and self.flow.loop(m.node) is loop]
-        return any(move.non_blocking is not True for move in moves) or (loop.loader and not moves)
+        # batch = next(batches)   of a loop that counts
+        fed = loop.loader or any(
+            isinstance(n, cst.Call) and dotted(n.func) == "next" for n in tree.walk(loop.node.body)
+        )
+        # loader = accelerator.prepare(loader)   copies each batch, and waits
+        prepared = any(_called(call) == "prepare" for call in self.source.nodes_of(cst.Call))
+        return any(move.non_blocking is not True for move in moves) or (fed and (prepared or not moves))
+
+    def _stops_after(self, loop: Loop, start: int, end: int) -> bool:
+        """Whether what is between two offsets waits for a copy to the device, or for a mask of the host."""
+        there = (node for node in tree.walk(loop.node.body) if start <= self.source.offsets(node)[0] <= end)
+        return any(self._stops(node) and not runs_sometimes(self.flow, node, loop) for node in there)
+
+    def _stops(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call):
+            # total += loss.item(); fake = netG(torch.randn(n, 100).to(device))   each step is stopped there as well
+            move = self.flow.facts.moves.get(node)
+            if move is not None:
+                return move.target.is_there and not move.value.place.is_there and move.non_blocking is not True
+            # torch.tensor([0, 1], device=device)
+            named = self.flow.name_of(node) in ("torch.tensor", "torch.as_tensor")
+            return named and self.flow.value(node).place.is_there
+        if not isinstance(node, cst.Subscript) or self.flow.value(node.value).place.is_host:
+            return False
+        # keep = torch.arange(n) != new; grads.data[keep, :] = 0   the host says where, and the device is told
+        indices = [self.flow.value(i.slice.value) for i in node.slice if isinstance(i.slice, cst.Index)]
+        return any(index.kind == TENSOR and index.place.is_host for index in indices)
 
     def _together(self, fixes: list[Fix | None]) -> Fix | None:
         if any(fix is None for fix in fixes):
@@ -323,6 +356,10 @@ def _reduced(node: cst.BaseExpression) -> cst.Name | None:
         return None
     along = any(arg.keyword is not None and arg.keyword.value == "dim" for arg in node.args)
     return node.func.value if along and isinstance(node.func.value, cst.Name) else None
+
+
+def _steps(work: cst.CSTNode) -> bool:
+    return isinstance(work, cst.Call) and _called(work) == "step"
 
 
 def _trains(loop: Loop) -> bool:

@@ -28,12 +28,12 @@ def train(model: torch.nn.Module, loader: torch.utils.data.DataLoader, optimizer
         loss = model(x.to(device)).sum()
         noise = torch.zeros(8).to(device)
         optimizer.zero_grad()
-        (loss + noise.sum()).backward()
         total += loss.item()
+        (loss + noise.sum()).backward()
         optimizer.step()
     return total
 """
-MADE, WAITED = 9, 12  # the lines with a finding
+MADE, WAITED = 9, 11  # the lines with a finding
 
 
 @pytest.fixture

@@ -299,7 +299,7 @@ def steady(test: cst.BaseExpression, loop: Binding) -> bool:
         return steady(test.left, loop) and all(steady(c.comparator, loop) for c in test.comparisons)
     if type(test) is cst.Call:
         name = dotted(test.func).rpartition(".")[2]
-        if name == "isinstance":
+        if name in ("isinstance", "is_tensor"):
             return True
         return bool(_SAME_ALL_RUN.match(name)) and all(steady(arg.value, loop) for arg in test.args)
     if type(test) is cst.Subscript:
