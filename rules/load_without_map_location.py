@@ -181,7 +181,7 @@ class LoadWithoutMapLocation(Rule):
         return None
 
     def _is_of_no_use(self, name: str, function: Function | None) -> bool:
-        """Whether a name is not read, or counted: a dictionary of weights is neither a list nor a number."""
+        """Whether a name is not read, or counted, or asked for settings alone: `ckpt["cfg"]`."""
         reads = [
             node
             for node in self.source.nodes_of(cst.Name)
@@ -189,10 +189,18 @@ class LoadWithoutMapLocation(Rule):
             and self.flow.function(node) is function
             and not isinstance(self.parent(node), cst.AssignTarget)
         ]
-        if not reads and name.isidentifier():
+        if name.isidentifier() and all(self._gives_settings(node) for node in reads):
             return True
         calls = [self.parent(arg) for arg in map(self.parent, reads) if isinstance(arg, cst.Arg)]
         return any(isinstance(call, cst.Call) and self.code(call.func) == "len" for call in calls)
+
+    def _gives_settings(self, node: cst.CSTNode) -> bool:
+        parent = self.parent(node)
+        if not isinstance(parent, cst.Subscript) or len(parent.slice) != 1:
+            return False
+        index = parent.slice[0].slice
+        key = index.value if isinstance(index, cst.Index) else None
+        return isinstance(key, cst.SimpleString) and _SETTINGS.search(str(key.evaluated_value)) is not None
 
     # what makes it right as it is -----------------------------------------------------------------
 
@@ -368,6 +376,8 @@ def _takes_weights(name: str) -> bool:
 _NUMBERS = re.compile(r"scaler|schedul|sampler|loader|callback|engine|trainer|early|meter", re.IGNORECASE)
 _OF_MODELS = frozenset({"eval", "train", "parameters", "state_dict", "named_parameters"})
 _CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|state_?dict|weights|pretrained|resume", re.IGNORECASE)
+#: Entries of a checkpoint that are no tensors.
+_SETTINGS = re.compile(r"(^|_)(cfg|config|args|hparams|hyper_parameters|epoch|step|version|vocab)$")
 _DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
 _DOWNLOADED = re.compile(r"download|cached_file|cached_path|__file__|https?:")
 _FIXED = re.compile(r"""[rfRF]*["'](/|~|[^"']*pretrained)""")

@@ -6,6 +6,7 @@ import re
 
 import libcst as cst
 
+_NUMBERS = frozenset({"int", "float"})
 _TENSOR_TYPES = re.compile(
     r"^(torch\.|th\.|pt\.)?(Tensor|FloatTensor|LongTensor|BoolTensor|IntTensor|HalfTensor|ByteTensor)$"
 )
@@ -60,10 +61,14 @@ def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
 
 
 def is_tensor_annotation(node: cst.Annotation | None) -> bool:
-    """``Tensor``, ``torch.FloatTensor``, ``Optional[Tensor]``, ``Tensor | None``, also as a string."""
+    """``Tensor``, ``torch.FloatTensor``, ``Optional[Tensor]``, ``Tensor | None``, also as a string.
+
+    Not ``Tensor | int``: it may be a number, and is no tensor until something shows it.
+    """
     if node is None:
         return False
-    return any(_TENSOR_TYPES.match(name) for name in annotation_names(node.annotation))
+    names = annotation_names(node.annotation)
+    return any(_TENSOR_TYPES.match(name) for name in names) and not _NUMBERS.intersection(names)
 
 
 def is_list_of_tensors(node: cst.Annotation | None) -> bool:
