@@ -75,7 +75,7 @@ class HostSyncInForward(Rule):
     - [CUDA semantics: asynchronous execution](https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
     """
 
-    group = "performance"
+    group = "nursery"
 
     def check(self) -> None:
         told: set[cst.CSTNode | str] = set()
