@@ -97,7 +97,8 @@ class Rule:
         if function is not None and function.cls is not None and definition is not None:
             row = flow.project.row(definition)
             source = Elsewhere(definition.path, row, definition.name)
-            found.append((source, f"a module, and so is `{function.cls.name}`"))
+            if definition.name.rpartition(".")[2] != function.cls.name:
+                found.append((source, f"a module, and so is `{function.cls.name}`"))
         return tuple(
             Note(
                 f"`{source.name}` is {what}",

@@ -69,11 +69,12 @@ class ConstantRebuiltInForward(Rule):
     instead, one for each device.
 
     ## Limits
-    Silent where the module keeps the copy (`self.mean = self.mean.to(x.device)`), in functions that are cached, where
-    the numbers are not the same in each call, where a method sets `self.device`, and for `torch.zeros`, `torch.arange`
-    and their kin, which copy nothing. Silent where a test decides whether the constant is made or used, in the
-    function or where it is called, unless it asks for types or devices; and where the function reads a value of
-    the device, selects by a mask or copies other data in each call as well.
+    Silent for tables in functions outside of classes, which have no place to keep them; where the module keeps the copy
+    (`self.mean = self.mean.to(x.device)`), in functions that are cached, where the numbers are not the same in each
+    call, where a method sets `self.device`, and for `torch.zeros`, `torch.arange` and their kin, which copy nothing.
+    Silent where a test decides whether the constant is made or used, in the function or where it is called, unless it
+    asks for types or devices; and where the function reads a value of the device, selects by a mask or copies other
+    data in each call as well.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -99,6 +100,9 @@ class ConstantRebuiltInForward(Rule):
         above = self.parent(attribute) if isinstance(attribute, cst.Attribute) else None
         moved = self.flow.move(above) if above is not None else None
         place = moved.target if moved is not None else self.flow.value(call).place
+        function = self.flow.function(call)
+        if function is not None and function.cls is None and isinstance(call.args[0].value, cst.List | cst.Tuple):
+            return []  # def to_hls(image): index = torch.tensor([[0, 1, 2]], device=image.device)   no place to keep it
         if not has_memory_of_its_own(place):
             return []
         return self._told(call, f"`{short(self.code(call.args[0].value))}` is copied to", place)
