@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow.loops import Loop
+from devlint.finding import Fix
 from devlint.flow.names import dotted
+from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.source import Source
 
@@ -13,19 +14,16 @@ from devlint.source import Source
 NUM_WORKERS, PIN_MEMORY = 5, 7
 
 
-def trains(loop: Loop) -> bool:
-    """Whether each iteration goes backward or steps an optimizer."""
-    return any(
-        isinstance(work, cst.Call)
-        and isinstance(work.func, cst.Attribute)
-        and work.func.attr.value in ("backward", "step")
-        for work in loop.works
-    )
-
-
 def gives_pin_memory(made: cst.Call) -> bool:
     """``DataLoader(data, num_workers=4, pin_memory=False)`` is a decision."""
     return argument(made, PIN_MEMORY, "pin_memory") is not None
+
+
+def pinning(rule: Rule, made: cst.Call) -> Fix | None:
+    """Lets a loader pin its batches; ``None`` where its call cannot be changed."""
+    given = argument(made, PIN_MEMORY, "pin_memory")
+    edit = rule.replace(given.value, "True") if given is not None else rule.add_argument(made, "pin_memory=True")
+    return rule.fix("let the loader pin its batches: `pin_memory=True`", edit, safe=True) if edit is not None else None
 
 
 def has_workers(source: Source, made: cst.Call) -> bool:

@@ -6,10 +6,11 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import Flow
+from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
-from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Function
-from devlint.flow.steps import runs_each_time
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Function, decorators
+from devlint.flow.steps import function_called, runs_each_time
 from devlint.rules._training import runs_few_times
 
 #: What is called for each batch, or for each step of an optimizer, a search or a sampler.
@@ -37,6 +38,22 @@ def in_stepping_loop(flow: Flow, node: cst.CSTNode) -> bool:
     return not _goes_through_models(loop) and not runs_sometimes(flow, node, loop)
 
 
+def trains(loop: Loop) -> bool:
+    """Whether each iteration goes backward or steps an optimizer."""
+    return any(
+        isinstance(work, cst.Call)
+        and isinstance(work.func, cst.Attribute)
+        and work.func.attr.value in ("backward", "step")
+        for work in loop.works
+    )
+
+
+def in_training_loop(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether each iteration of a loop that trains evaluates a node: not `next(iter(loader))`, nor a pass made once."""
+    loop = working_loop(flow, node)
+    return loop is not None and trains(loop) and not runs_sometimes(flow, node, loop)
+
+
 def calls_what_waits(flow: Flow, function: Function | None) -> bool:
     """Whether a function calls one of the file that waits for the device each time around a loop of its own."""
     if function is None:
@@ -62,10 +79,6 @@ def waits_in_loop(flow: Flow, function: Function | None) -> bool:
     return function is not None and any(
         flow.function(wait.node) is function and flow.loop(wait.node) is not None for wait in flow.facts.waits.values()
     )
-
-
-#: Methods that wait for the device, by the look of them.
-_READING = frozenset({"item", "tolist", "numpy", "cpu"})
 
 
 def reads_each_time(flow: Flow, loop: Loop) -> bool:
@@ -102,7 +115,7 @@ def reads(flow: Flow, node: cst.BaseExpression) -> bool:
     func = node.func
     if func.attr.value == "format" and _is_text(func.value):
         return any(_shows(flow, arg.value) for arg in node.args)
-    return func.attr.value in _READING and not node.args and not flow.value(func.value).place.is_host
+    return func.attr.value in table.EXPLICIT_WAITS and not node.args and not flow.value(func.value).place.is_host
 
 
 def _is_text(node: cst.BaseExpression) -> bool:
@@ -119,11 +132,7 @@ def _shows(flow: Flow, node: cst.BaseExpression) -> bool:
 
 def function_of(flow: Flow, call: cst.Call) -> Function | None:
     """The function or method of the file that a call calls by name."""
-    path = dotted(call.func)
-    caller = flow.function(call)
-    if path.startswith("self."):
-        return caller.cls.find_method(path[5:]) if caller is not None and caller.cls is not None else None
-    return flow.scope.function_names.get(path)
+    return function_called(flow, flow.function(call), call)
 
 
 def _goes_through_models(loop: Loop) -> bool:
@@ -191,10 +200,5 @@ def is_deprecated(flow: Flow, node: cst.CSTNode) -> bool:
     function = flow.function(node)
     if function is None:
         return False
-    decorators = [*function.node.decorators, *(function.cls.node.decorators if function.cls is not None else ())]
-    return any("deprecated" in dotted(_called(decorator)).lower() for decorator in decorators)
-
-
-def _called(decorator: cst.Decorator) -> cst.BaseExpression:
-    node = decorator.decorator
-    return node.func if isinstance(node, cst.Call) else node
+    names = [*function.decorators, *(decorators(function.cls.node) if function.cls is not None else ())]
+    return any("deprecated" in name.lower() for name in names)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import cached_property
+
 import libcst as cst
 
 from devlint import tree
@@ -84,7 +86,6 @@ class ConstantRebuiltInForward(Rule):
     group = "performance"
 
     def check(self) -> None:
-        self._plain = steps.functions(self.flow, plainly=True)
         found = []
         for call in self.flow.calls("torch.tensor", "torch.as_tensor", "torch.asarray"):
             if call.args and not call.args[0].star and self._is_constant(call.args[0].value):
@@ -94,6 +95,10 @@ class ConstantRebuiltInForward(Rule):
                 name = short(self.code(move.receiver))
                 found += self._told(move.node, f"`{name}` stays on the host, and is copied to", move.target)
         report_together(self, found)
+
+    @cached_property
+    def _plain(self) -> frozenset[Function]:
+        return steps.functions(self.flow, plainly=True)
 
     def _built(self, call: cst.Call) -> list[Told]:
         attribute = self.parent(call)

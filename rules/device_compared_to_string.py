@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
@@ -133,7 +134,7 @@ class DeviceComparedToString(Rule):
             return False
         if not isinstance(node.comparisons[0].operator, cst.NotEqual):
             return False
-        calls = [call for call in self.source.nodes_of(cst.Call) if self._is_in(call, branch.body)]
+        calls = [node for node in tree.walk(branch.body) if isinstance(node, cst.Call)]
         lines = branch.body.body
         assigns = all(
             isinstance(small, cst.Assign)
@@ -141,12 +142,6 @@ class DeviceComparedToString(Rule):
             for small in (line.body if isinstance(line, cst.SimpleStatementLine) else (line,))
         )
         return assigns and bool(calls) and all(self._moves_to(call, text) for call in calls)
-
-    def _is_in(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
-        above: cst.CSTNode | None = node
-        while above is not None and above is not outer:
-            above = self.parent(above)
-        return above is outer
 
     def _moves_to(self, call: cst.Call, text: str) -> bool:
         func = call.func

@@ -222,11 +222,9 @@ class HostSyncInForward(Rule):
             shown = shown.right  # if mask is not None and mask.any():
         if wait.what == "index":
             shown = self.enclosing(wait.node, cst.Subscript) or shown  # x[:length]
-        code = " ".join(self.code(shown).split())
-        what = f"`{code if len(code) <= 60 else code[:57] + '...'}`"
         self.report(
             wait.node,
-            f"{what}: each call of `{function.name}` waits for the device, {why}",
+            f"`{short(self.code(shown), 60)}`: each call of `{function.name}` waits for the device, {why}",
             notes=origin_note(self, f"`{' '.join(self.code(wait.operand).split())[:60]}`", wait.value),
         )
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import libcst as cst
 
 from devlint import tree
-from devlint.finding import Edit, Fix
+from devlint.finding import Edit, Fix, Note
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
@@ -14,7 +15,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import last_word, origin_note
 from devlint.rules._reads import READ_AS_NUMBERS, kept_as, read_one_by_one, same_each_time, surely_there
-from devlint.rules._recurs import is_deprecated
+from devlint.rules._recurs import is_deprecated, trains
 
 
 class HostSyncInLoop(Rule):
@@ -112,11 +113,13 @@ class HostSyncInLoop(Rule):
                     told.add((loop.node, self.code(tensor)))
                     self._one_by_one(wait, repeated, tensor)
             elif same_each_time(self.flow, loop, wait.operand):
-                self._unchanged(wait, loop)
+                operand = f"`{short(self.code(wait.operand), 60)}`"
+                self._unchanged(wait.node, loop, origin_note(self, operand, wait.value))
             else:
                 read.setdefault(loop, []).append(wait)
         for loop, waits in read.items():
-            if _trains(loop):
+            # a pass over held-out data ends in a wait anyway, and is short beside an epoch of training
+            if trains(loop):
                 self._kept(loop, waits)
         self._fed()
 
@@ -140,11 +143,7 @@ class HostSyncInLoop(Rule):
                 for arg in work.args
             )
             if fed and not runs_by_epoch(self.flow, loop) and not runs_sometimes(self.flow, call, loop):
-                self.report(
-                    call,
-                    f"`{short(self.code(call), 60)}` makes the host wait for the same value in every iteration",
-                    notes=[self.note(loop.node, "read it before this loop")],
-                )
+                self._unchanged(call, loop)
 
     def _one_by_one(self, wait: Wait, repeated: cst.CSTNode, tensor: cst.BaseExpression) -> None:
         name = short(self.code(tensor), 40)
@@ -155,14 +154,11 @@ class HostSyncInLoop(Rule):
             notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
         )
 
-    def _unchanged(self, wait: Wait, loop: Loop) -> None:
+    def _unchanged(self, node: cst.CSTNode, loop: Loop, origin: Sequence[Note] = ()) -> None:
         self.report(
-            wait.node,
-            f"`{short(self.code(wait.node), 60)}` makes the host wait for the same value in every iteration",
-            notes=[
-                *origin_note(self, f"`{short(self.code(wait.operand), 60)}`", wait.value),
-                self.note(loop.node, "read it before this loop"),
-            ],
+            node,
+            f"`{short(self.code(node), 60)}` makes the host wait for the same value in every iteration",
+            notes=[*origin, self.note(loop.node, "read it before this loop")],
         )
 
     def _kept(self, loop: Loop, waits: list[Wait]) -> None:
@@ -360,11 +356,6 @@ def _reduced(node: cst.BaseExpression) -> cst.Name | None:
 
 def _steps(work: cst.CSTNode) -> bool:
     return isinstance(work, cst.Call) and _called(work) == "step"
-
-
-def _trains(loop: Loop) -> bool:
-    # a pass over held-out data ends in a wait anyway, and is short beside an epoch of training
-    return any(isinstance(w, cst.Call) and _called(w) in ("backward", "step") for w in loop.works)
 
 
 #: Calls that wait, whatever they are called on.

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.finding import Fix
 from devlint.flow.facts import Move
-from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.rule import Rule
-from devlint.rules._loaders import gives_pin_memory, has_workers, trains
+from devlint.rules._loaders import gives_pin_memory, has_workers, pinning
 from devlint.rules._moves import destination, has_memory_of_its_own, loader_of
+from devlint.rules._recurs import in_training_loop
 
 
 class LoaderWithoutPinMemory(Rule):
@@ -72,14 +71,14 @@ class LoaderWithoutPinMemory(Rule):
             made = self._made(move)
             if made is None or made in told or gives_pin_memory(made):
                 continue
-            if not has_workers(self.source, made) or not self._comes_back(move):
+            if not has_workers(self.source, made) or not in_training_loop(self.flow, move.node):
                 continue
             told.add(made)
             self.report(
                 made,
                 "this loader does not pin its batches, which are copied to a device from pageable memory each time",
                 notes=[self.note(move.node, f"a batch of it is copied to {destination(self, move)} here")],
-                fix=self._fix(made),
+                fix=pinning(self, made),
             )
 
     def _made(self, move: Move) -> cst.Call | None:
@@ -91,12 +90,3 @@ class LoaderWithoutPinMemory(Rule):
             return None  # batch.to(device, non_blocking=True): pageable-non-blocking says so
         loader = loader_of(self.flow, move.receiver)
         return loader.origin if loader is not None and isinstance(loader.origin, cst.Call) else None
-
-    def _comes_back(self, move: Move) -> bool:
-        """Whether a model learns from batch after batch: not `next(iter(loader))`, nor a pass over what is there."""
-        loop = working_loop(self.flow, move.node)
-        return loop is not None and trains(loop) and not runs_sometimes(self.flow, move.node, loop)
-
-    def _fix(self, made: cst.Call) -> Fix | None:
-        edit = self.add_argument(made, "pin_memory=True")
-        return self.fix("let the loader pin its batches: `pin_memory=True`", edit, safe=True) if edit else None

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.finding import Fix
 from devlint.flow import Value
-from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.rule import Rule
-from devlint.rules._arguments import argument
-from devlint.rules._loaders import PIN_MEMORY, has_workers, trains
+from devlint.rules._loaders import has_workers, pinning
 from devlint.rules._moves import has_memory_of_its_own, loader_of, short
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._recurs import in_training_loop
 
 
 class PageableNonBlocking(Rule):
@@ -81,7 +79,11 @@ class PageableNonBlocking(Rule):
             return []
         loader = loader_of(self.flow, source)
         made = loader.origin if loader is not None else None
-        if not isinstance(made, cst.Call) or not has_workers(self.source, made) or not self._comes_back(copy):
+        if (
+            not isinstance(made, cst.Call)
+            or not has_workers(self.source, made)
+            or not in_training_loop(self.flow, copy)
+        ):
             return []
         name = short(self.code(source))
         told = Told(
@@ -89,20 +91,7 @@ class PageableNonBlocking(Rule):
             f"`{name}` is in pageable memory: the host is held up while it is copied, in spite of `non_blocking=True`",
             also=f"so it is while `{name}` is copied here",
             notes=[self.note(made, "this loader does not pin its batches")],
-            fix=self._fix(made),
+            fix=pinning(self, made),
             key=made,
         )
         return [told]
-
-    def _comes_back(self, copy: cst.Call) -> bool:
-        """Whether a model learns from batch after batch: a pass over what is there, made once, is no matter."""
-        loop = working_loop(self.flow, copy)
-        return loop is not None and trains(loop) and not runs_sometimes(self.flow, copy, loop)
-
-    def _fix(self, made: cst.Call) -> Fix | None:
-        title = "let the loader pin its batches: `pin_memory=True`"
-        given = argument(made, PIN_MEMORY, "pin_memory")
-        if given is not None:
-            return self.fix(title, self.replace(given.value, "True"), safe=True)
-        edit = self.add_argument(made, "pin_memory=True")
-        return self.fix(title, edit, safe=True) if edit is not None else None

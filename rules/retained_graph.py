@@ -8,6 +8,7 @@ import libcst as cst
 from devlint.flow.hypothesis import LOSS_NAME
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
+from devlint.flow.steps import function_called
 from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._moves import short
@@ -349,19 +350,7 @@ class RetainedGraph(Rule):
                 return
 
     def _called(self, call: cst.BaseExpression | None) -> Function | None:
-        if not isinstance(call, cst.Call):
-            return None
-        if isinstance(call.func, cst.Name):
-            return self.flow.scope.function_names.get(call.func.value)
-        function = self.flow.function(call)
-        if (
-            isinstance(call.func, cst.Attribute)
-            and dotted(call.func.value) == "self"
-            and function is not None
-            and function.cls is not None
-        ):
-            return function.cls.find_method(call.func.attr.value)
-        return None
+        return function_called(self.flow, self.flow.function(call), call) if isinstance(call, cst.Call) else None
 
     # what is said -------------------------------------------------------------------------------
 

@@ -50,14 +50,8 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 function.device_aware = True
             continue
         if kind in _SAYS_NOTHING:
-            for field in fields_of.get(kind, ()):
-                child = getattr(node, field)
-                if type(child) is tuple or type(child) is list:
-                    stack.extend(child)
-                elif child is not None and type(child) is not cst.MaybeSentinel:
-                    stack.append(child)
-            continue
-        if type(node) is cst.Attribute:
+            pass
+        elif type(node) is cst.Attribute:
             base = node.value
             attr = node.attr.value
             if type(base) is cst.Name:
@@ -70,7 +64,7 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 function.sets_by_variable = True
             stack.append(base)
             continue
-        if type(node) is cst.Call:
+        elif type(node) is cst.Call:
             func = node.func
             if type(func) is cst.Attribute:
                 if func.attr.value in table.MOVES or func.attr.value in table.TYPE_MOVES:

@@ -373,7 +373,7 @@ def _whole(frame: Frame, part: cst.BaseExpression) -> Any:
     return None
 
 
-_MOVES = frozenset({"to", "cuda", "cpu", "xpu", "to_empty"})
+_MOVES = table.MOVES | {"to_empty"}
 #: Methods of modules, metrics and containers that move nothing.
 _STAYS = frozenset(
     "add_module call_super_init extra_repr get_buffer get_extra_state get_parameter get_submodule modules "

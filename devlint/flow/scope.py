@@ -72,9 +72,7 @@ class Function:
         self.name = node.name.value
         self.scope = next(_NUMBERS)
         self.role = PLAIN
-        self.decorators = [
-            dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators
-        ]
+        self.decorators = decorators(node)
         self.is_replaced = not all(_keeps_function(d) for d in self.decorators)
         self.is_property = any(d and d.rpartition(".")[2] in ("property", "cached_property") for d in self.decorators)
         self.is_static = "staticmethod" in self.decorators
@@ -164,6 +162,11 @@ _HARMLESS_DECORATORS = frozenset(
     "wraps jit script compile profile record_function main command option argument record register_model typechecked "
     "jaxtyped custom_fwd custom_bwd deprecated rank_zero_only contextmanager".split()
 )
+
+
+def decorators(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
+    """The names of the decorators, whether they are called there or not."""
+    return [dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators]
 
 
 def _keeps_function(decorator: str) -> bool:

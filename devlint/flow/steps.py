@@ -31,7 +31,7 @@ def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
     while todo:
         function = todo.pop()
         for node in tree.walk(function.node.body):
-            called = _called(flow, function, node) if type(node) is cst.Call else None
+            called = function_called(flow, function, node) if type(node) is cst.Call else None
             if called is None or called in seen or not _runs_when_called(called):
                 continue
             if runs_each_time(flow, function, node) and not (plainly and is_under_test(flow, function, node)):
@@ -42,12 +42,7 @@ def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
 
 def _runs_when_called(function: Function) -> bool:
     """Whether nothing stands between a call and the body, such as `@lru_cache` or a decorator of the project."""
-    for decorator in function.node.decorators:
-        node = decorator.decorator
-        name = dotted(node.func if isinstance(node, cst.Call) else node).rpartition(".")[2]
-        if name not in _PLAIN_DECORATORS:
-            return False
-    return True
+    return all(name.rpartition(".")[2] in _PLAIN_DECORATORS for name in function.decorators)
 
 
 _PLAIN_DECORATORS = frozenset(
@@ -56,11 +51,11 @@ _PLAIN_DECORATORS = frozenset(
 )
 
 
-def _called(flow: Flow, function: Function, call: cst.Call) -> Function | None:
+def function_called(flow: Flow, caller: Function | None, call: cst.Call) -> Function | None:
     """The function or method of the file that a call calls by name."""
     name = dotted(call.func)
-    if name.startswith("self.") and function.cls is not None:
-        return function.cls.find_method(name[5:])
+    if name.startswith("self."):
+        return caller.cls.find_method(name[5:]) if caller is not None and caller.cls is not None else None
     return flow.scope.function_names.get(name)
 
 
