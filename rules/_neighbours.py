@@ -23,19 +23,19 @@ class Told:
     key: object = field(default=None)
 
 
-def report_together(rule: Rule, found: Iterable[Told]) -> None:
+def report_together(rule: Rule, found: Iterable[Told], apart: int = 1) -> None:
     """Report what stands in one statement, or in statements one below the other, or has one key, as one finding.
 
-    The first speaks, the others become notes, and its fix mends all of them. What a fix mends safely is not mixed with
-    what it does not.
+    ``apart``: how many statements further down the next one may stand. The first speaks, the others become notes, and
+    its fix mends all of them. What a fix mends safely is not mixed with what it does not.
     """
     groups: dict[object, list[Told]] = {}
-    last: tuple[cst.CSTNode | None, int, object] = (None, -2, None)
+    last: tuple[cst.CSTNode | None, int, object] = (None, -apart - 1, None)
     for told in sorted(found, key=lambda told: rule.source.offsets(told.node)[0]):
         key = told.key
         if key is None:
             block, position = _position(rule, told.node)
-            key = last[2] if last[0] is block and position - last[1] in (0, 1) else told
+            key = last[2] if last[0] is block and position - last[1] <= apart else told
             last = (block, position, key)
         safe = told.fix.safe if told.fix is not None else None
         groups.setdefault((key, safe), []).append(told)

@@ -60,13 +60,13 @@ def calls_what_waits(flow: Flow, function: Function | None) -> bool:
         return False
     called = (function_of(flow, node) for node in tree.walk(function.node.body) if isinstance(node, cst.Call))
     return any(
-        waits_in_loop(flow, other) or any(_branches_in_loop(flow, n) for n in tree.walk(other.node.body))
+        waits_in_loop(flow, other) or any(branches_in_loop(flow, n) for n in tree.walk(other.node.body))
         for other in called
         if other is not None and other is not function
     )
 
 
-def _branches_in_loop(flow: Flow, node: cst.CSTNode) -> bool:
+def branches_in_loop(flow: Flow, node: cst.CSTNode) -> bool:
     """``for i in range(n): if mask[i]: ...``, of a mask that is not on the host."""
     if not isinstance(node, cst.If) or flow.loop(node) is None:
         return False

@@ -1,0 +1,217 @@
+"""What a factory made, and its way to where it is moved."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeGuard
+
+import libcst as cst
+
+from devlint.flow import Flow
+from devlint.flow import torch_table as table
+from devlint.flow.facts import Move
+from devlint.flow.names import dotted
+from devlint.flow.value import DTYPE
+from devlint.rule import Rule
+
+#: What a factory's result may go through without being computed with: the same calls give the same on a device.
+_REARRANGE = (
+    table.VIEWS | table.VIEWS_OR_COPIES | {"repeat", "tile", "clone", "tril", "triu", "flip", "roll", "diag"}
+) - {"sum_to_size"}
+_FILL = frozenset({"fill_", "zero_"})
+_DRAW = frozenset(
+    {"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
+)
+
+#: Arguments of a factory that tie it to the host, or make of the move more than a copy.
+_KEEP_ON_HOST = frozenset({"device", "generator", "requires_grad", "pin_memory", "out"})
+
+
+class Made(NamedTuple):
+    """A factory call at the head of a chain; ``random``: its values are drawn."""
+
+    factory: cst.Call
+    random: bool
+
+
+class Named(NamedTuple):
+    """A name that a factory's result goes through: the lines that bind and move it, and those between."""
+
+    line: cst.SimpleStatementLine
+    move_line: cst.SimpleStatementLine
+    between: list[cst.CSTNode]
+    made: Made
+
+
+# the factory --------------------------------------------------------------------------------------
+
+
+def head(flow: Flow, node: cst.BaseExpression) -> tuple[cst.BaseExpression | None, bool]:
+    """The factory call, or the name, that a chain of rearranging calls starts from; whether values are drawn."""
+    drawn = False
+    while True:
+        if isinstance(node, cst.Name):
+            return node, drawn
+        if _is_view(node):
+            node = node.value
+        elif not isinstance(node, cst.Call):
+            return None, False
+        elif (random := _factory_draws(flow, node)) is not None:
+            return node, drawn or random
+        elif flow.name_of(node):
+            # torch.tril(torch.ones(n, n))
+            if flow.name_of(node).removeprefix("torch.") not in _REARRANGE or not node.args:
+                return None, False
+            node = node.args[0].value
+        elif isinstance(node.func, cst.Attribute) and _rearranges(flow, node, node.func.attr.value):
+            drawn = drawn or node.func.attr.value in _DRAW
+            node = node.func.value
+        else:
+            return None, False
+
+
+def _factory_draws(flow: Flow, call: cst.Call) -> bool | None:
+    """Whether a factory that a device could run draws its values; ``None`` if the call is no such factory."""
+    name = flow.name_of(call)
+    entry = flow.factory(call)
+    if entry is None and name not in table.LIKE:
+        return None
+    if entry is not None and entry.values == "python":
+        return None
+    if name in ("torch.linspace", "torch.logspace") and any(
+        "int" in dotted(arg.value) or dotted(arg.value) in ("torch.long", "torch.short")
+        for arg in call.args
+        if arg.keyword is not None and arg.keyword.value == "dtype"
+    ):
+        return None  # a device computes in another precision, and cuts off other fractions
+    if any(arg.star == "**" or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args):
+        return None
+    if name == "torch.normal" and any(flow.value(arg.value).holds_tensors for arg in call.args):
+        return None  # it follows its mean
+    return entry.values == "random" if entry is not None else "rand" in name
+
+
+def _rearranges(flow: Flow, call: cst.Call, method: str) -> bool:
+    if method in _DRAW:
+        return all(arg.keyword is None or arg.keyword.value != "generator" for arg in call.args)
+    if method in ("to", "type"):
+        return len(call.args) == 1 and flow.value(call.args[0].value).kind == DTYPE
+    return method in _REARRANGE or method in _FILL
+
+
+def _is_view(node: cst.BaseExpression) -> TypeGuard[cst.Subscript | cst.Attribute]:
+    """``x[None, :]`` and ``x.T``."""
+    if isinstance(node, cst.Subscript):
+        return all(_is_plain_index(item.slice) for item in node.slice)
+    return isinstance(node, cst.Attribute) and node.attr.value in ("T", "mT")
+
+
+def _is_plain_index(index: cst.BaseSlice) -> bool:
+    """``[None, :, 0, ...]``: indices that cost the same on a device as on the host."""
+    if isinstance(index, cst.Slice):
+        return True
+    value = index.value if isinstance(index, cst.Index) else None
+    if isinstance(value, cst.UnaryOperation):
+        value = value.expression
+    return isinstance(value, cst.Ellipsis | cst.Integer) or (isinstance(value, cst.Name) and value.value == "None")
+
+
+# through a name -----------------------------------------------------------------------------------
+
+
+def through_a_name(rule: Rule, move: Move, name: cst.Name) -> Named | None:
+    """The name's way from the factory to the move, where nothing else reads or writes it on that way."""
+    line: cst.CSTNode | None = move.node
+    while not isinstance(line, cst.SimpleStatementLine):
+        if line is None or isinstance(line, _PERHAPS_OR_OFTEN):
+            return None
+        line = rule.parent(line)
+    block = rule.parent(line)
+    if not isinstance(block, cst.IndentedBlock | cst.Module) or len(line.body) != 1:
+        return None
+    scope = rule.enclosing(line, cst.FunctionDef) or rule.source.module
+    mentions = mentions_of(rule, name.value, scope)
+    holders = {mention: statement_in(rule, block, mention) for mention in mentions}
+    statements: list[cst.CSTNode] = list(block.body)
+    at = statements.index(line)
+    before = [i for i in range(at) if statements[i] in holders.values()]
+    first = statements[before[-1]] if before else None
+    made = _binds(rule.flow, first, name.value) if isinstance(first, cst.SimpleStatementLine) else None
+    if not isinstance(first, cst.SimpleStatementLine) or made is None:
+        return None
+    others = [m for m in mentions if m is not name and holders[m] is line]
+    rebound = isinstance(line.body[0], cst.Assign) and any(is_stored(rule, m) for m in others)
+    if any(not is_stored(rule, m) for m in others) or not (rebound or len(mentions) == 2):
+        return None  # the host's copy is read too, or the same one is copied again
+    return Named(first, line, statements[before[-1] + 1 : at], made)
+
+
+def _binds(flow: Flow, line: cst.SimpleStatementLine, name: str) -> Made | None:
+    """``name = <factory>``, alone on its line."""
+    if len(line.body) != 1:
+        return None
+    assign = line.body[0]
+    if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+        target, value = assign.targets[0].target, assign.value
+    elif isinstance(assign, cst.AnnAssign) and assign.value is not None:
+        target, value = assign.target, assign.value
+    else:
+        return None
+    if not isinstance(target, cst.Name) or target.value != name:
+        return None
+    start, drawn = head(flow, value)
+    return Made(start, drawn) if isinstance(start, cst.Call) else None
+
+
+def mentions_of(rule: Rule, name: str, scope: cst.CSTNode) -> list[cst.Name]:
+    """Every use of a name in a function, the functions inside it included, or in the file."""
+    found = []
+    for node in rule.source.nodes_named("Name"):
+        if not isinstance(node, cst.Name) or node.value != name:
+            continue
+        parent = rule.parent(node)
+        if isinstance(parent, cst.Attribute) and parent.attr is node:
+            continue
+        if isinstance(parent, cst.Arg) and parent.keyword is node:
+            continue
+        above: cst.CSTNode | None = node
+        while above is not None and above is not scope:
+            above = rule.parent(above)
+        if above is scope:
+            found.append(node)
+    return found
+
+
+def statement_in(rule: Rule, block: cst.CSTNode, node: cst.CSTNode) -> cst.CSTNode | None:
+    """The statement of the block that holds a node."""
+    current: cst.CSTNode | None = node
+    while current is not None:
+        above = rule.parent(current)
+        if above is block:
+            return current
+        current = above
+    return None
+
+
+def is_stored(rule: Rule, name: cst.Name) -> bool:
+    """Whether a name is bound, or written into, where it stands."""
+    child: cst.CSTNode = name
+    parent = rule.parent(child)
+    while isinstance(parent, _PARTS_OF_A_TARGET):
+        child, parent = parent, rule.parent(parent)
+    if isinstance(parent, cst.For | cst.AugAssign | cst.AnnAssign | cst.NamedExpr):
+        return parent.target is child
+    return isinstance(parent, cst.AssignTarget | cst.AsName | cst.Del | cst.FunctionDef | cst.ClassDef)
+
+
+#: What stands between a move and its statement if the move may not happen, or happen more than once.
+_PERHAPS_OR_OFTEN = (
+    cst.Lambda,
+    cst.ListComp,
+    cst.SetComp,
+    cst.DictComp,
+    cst.GeneratorExp,
+    cst.IfExp,
+    cst.BooleanOperation,
+)
+
+_PARTS_OF_A_TARGET = (cst.Element, cst.StarredElement, cst.Tuple, cst.List, cst.Attribute, cst.Subscript)

@@ -1,0 +1,271 @@
+"""Whether the host waits again and again for a copy that a device could do without."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.facts import Move
+from devlint.flow.loops import Loop, working_loop
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
+from devlint.flow.steps import runs_each_time
+from devlint.rule import Rule
+from devlint.rules._made import Made
+from devlint.rules._recurs import (
+    branches_in_loop,
+    calls_what_waits,
+    function_of,
+    in_stepping_loop,
+    is_deprecated,
+    reads,
+    reads_each_time,
+    recurs,
+    waits_in_loop,
+)
+
+#: What is asked of tensors, and of no settings.
+_OF_TENSORS = frozenset("size shape dtype dim ndim numel".split())
+#: As many numbers as nobody counts.
+_FEW = 64
+
+
+def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
+    """Whether a program spares itself more than one copy while it starts, and a maintainer would change it."""
+    flow, node = rule.flow, move.node
+    if is_deprecated(flow, node) or _is_called_by_nobody(rule, node) or _is_kept(rule, move):
+        return False
+    if _stands_in_for_what_is_missing(rule, node) or _waits_anyway(rule, node) or _is_written_from_host(rule, move):
+        return False
+    if made.random and not _draws_freely(rule, node):
+        return False
+    loop = working_loop(flow, node) if in_stepping_loop(flow, node) else None
+    if loop is not None:
+        return not _waits_inside(rule, loop) and not (_is_small(made.factory) and reads_each_time(flow, loop))
+    function = flow.function(node)
+    if calls_what_waits(flow, function) or waits_in_loop(flow, function) or _stands_before_work(rule, node):
+        return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
+    if _is_small(made.factory) and _reads_back(rule, function):
+        return False
+    return recurs(flow, node) or _follows_an_argument(rule, move)
+
+
+# it runs once, or never ---------------------------------------------------------------------------
+
+
+def _is_called_by_nobody(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether the code is in `def _prepare(self): ...`, and the file has no other mention of that."""
+    function = rule.flow.function(node)
+    if function is None or not function.name.startswith("_") or function.name.endswith("__"):
+        return False
+    return not any(
+        n.value == function.name and rule.parent(n) is not function.node for n in rule.source.nodes_of(cst.Name)
+    )
+
+
+def _is_kept(rule: Rule, move: Move) -> bool:
+    """`if self.mask is None: self.mask = torch.ones(n).to(x.device)`, `self.sums = torch.zeros(n).to(device)`"""
+    statement = _statement(rule, move.node)
+    kept = _kept_in(statement) if statement is not None else set()
+    if any(path.startswith("self.") for path in kept) and not rule.flow.runs_each_step(move.node):
+        return True
+    # if key not in windows: windows[key] = torch.hann_window(n).to(x.device)
+    return any((_kept_in(branch) | kept) & _paths(test) for test, branch, _ in _tests(rule, move.node))
+
+
+def _kept_in(code: cst.CSTNode) -> set[str]:
+    """The attributes and containers that code writes to."""
+    targets = [n.target for n in tree.walk(code) if isinstance(n, cst.AssignTarget)]
+    return {_holder(target) for target in targets if isinstance(target, cst.Attribute | cst.Subscript)} - {""}
+
+
+def _stands_in_for_what_is_missing(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a branch makes what the caller did not hand over, or is for a batch without elements."""
+    return any(_is_missing(asked, holds) for test, _, holds in _tests(rule, node) for asked in tree.walk(test))
+
+
+def _is_missing(asked: cst.CSTNode, holds: bool) -> bool:
+    if not isinstance(asked, cst.Comparison) or len(asked.comparisons) != 1:
+        return False
+    operator, other = asked.comparisons[0].operator, asked.comparisons[0].comparator
+    if dotted(other) == "None":
+        # if mask is None: mask = torch.ones(n).to(x.device)
+        return isinstance(asked.left, cst.Name) and isinstance(operator, cst.Is if holds else cst.IsNot)
+    # if len(boxes) == 0: return torch.zeros(n).to(x.device)
+    counted = isinstance(other, cst.Integer) and other.value == "0" and isinstance(asked.left, cst.Call | cst.Subscript)
+    return counted and isinstance(operator, cst.Equal if holds else cst.NotEqual | cst.GreaterThan)
+
+
+def _tests(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
+    """The tests in a function that a node is evaluated under: each with its branch, and whether it is to hold."""
+    found = []
+    child: cst.CSTNode = node
+    above = rule.parent(child)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        if isinstance(above, cst.If | cst.IfExp) and child is not above.test:
+            found.append((above.test, child, child is above.body))
+        child, above = above, rule.parent(above)
+    return found
+
+
+def _paths(test: cst.BaseExpression) -> set[str]:
+    """What a test asks for: `self.mask` of `self.mask is None`, and of `hasattr(self, "mask")`."""
+    found = {path for n in tree.walk(test) if isinstance(n, cst.Name | cst.Attribute) and (path := dotted(n))}
+    for call in tree.walk(test):
+        if isinstance(call, cst.Call) and dotted(call.func) in ("hasattr", "getattr") and len(call.args) > 1:
+            name = call.args[1].value
+            if isinstance(name, cst.SimpleString):
+                found.add(f"{dotted(call.args[0].value)}.{name.raw_value}")
+    return found
+
+
+def _statement(rule: Rule, node: cst.CSTNode) -> cst.CSTNode | None:
+    return rule.enclosing(node, cst.BaseSmallStatement, cst.BaseCompoundStatement)
+
+
+def _holder(target: cst.BaseExpression) -> str:
+    """`self.rows` of `self.rows[0]`."""
+    while isinstance(target, cst.Subscript):
+        target = target.value
+    return dotted(target)
+
+
+def _stands_before_work(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a sampler or a generator makes it once, before the loop in which a model does its work."""
+    # total = torch.zeros(len(x)).to(x.device)
+    # for t in timesteps: total += self.bound(model(x, t))
+    flow, function = rule.flow, rule.flow.function(node)
+    if function is None or flow.runs_each_step(function.node.body.body[0]):
+        return False  # def forward(self, x): ...; for layer in self.layers: x, h = layer(x, h)
+    at, _ = rule.source.offsets(node)
+    for n in tree.walk(function.node.body):
+        if isinstance(n, cst.For | cst.While) and rule.source.offsets(n)[0] > at and _works(rule, n):
+            return True
+    test = rule.enclosing(node, cst.If, cst.FunctionDef)
+    if not isinstance(test, cst.If) or "config" not in dotted(test.test).split("."):
+        return False
+    # if self.config.is_encoder_decoder: ...   once for a call that then goes to a method that generates
+    return any(
+        _works(rule, n)
+        for call in tree.walk(function.node.body)
+        if isinstance(call, cst.Call) and rule.source.offsets(call)[0] > at
+        if (called := function_of(flow, call)) is not None
+        for n in tree.walk(called.node.body)
+        if isinstance(n, cst.For | cst.While)
+    )
+
+
+def _works(rule: Rule, node: cst.For | cst.While) -> bool:
+    loop = rule.flow.loop(node.body.body[0])
+    return loop is not None and bool(loop.works)
+
+
+# the host waits in any case -----------------------------------------------------------------------
+
+
+def _waits_anyway(rule: Rule, node: cst.CSTNode) -> bool:
+    """`torch.arange(n).to(mask.device)[mask].tolist()`: the statement waits for the device in any case."""
+    statement = _statement(rule, node)
+    if not isinstance(statement, cst.BaseSmallStatement):
+        return False
+    return any(isinstance(n, cst.BaseExpression) and reads(rule.flow, n) for n in tree.walk(statement))
+
+
+def _waits_inside(rule: Rule, loop: Loop) -> bool:
+    """Whether a loop inside a loop waits for the device in each of its turns."""
+    # for t in range(steps): ...; for i in range(beams): if words[i] == end: ...
+    flow = rule.flow
+    return any(
+        inner is not loop
+        for n in tree.walk(loop.node.body)
+        if n in flow.facts.waits or branches_in_loop(flow, n)
+        if (inner := flow.loop(n)) is not None
+    )
+
+
+def _reads_back(rule: Rule, function: Function | None) -> bool:
+    """Whether each call of a function reads a value of the device on the host."""
+    return function is not None and any(
+        isinstance(n, cst.BaseExpression) and reads(rule.flow, n) and runs_each_time(rule.flow, function, n)
+        for n in tree.walk(function.node.body)
+    )
+
+
+def _is_small(factory: cst.Call) -> bool:
+    """`torch.ones(1, 1, 3)`: the copy is a wait, and hardly any bytes."""
+    sizes = [arg.value for arg in factory.args if arg.keyword is None]
+    if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple):
+        sizes = [element.value for element in sizes[0].elements]
+    count = 1
+    for size in sizes:
+        if not isinstance(size, cst.Integer):
+            return False
+        count *= size.evaluated_value
+    return count <= _FEW
+
+
+# another change would be the better one -----------------------------------------------------------
+
+
+def _is_written_from_host(rule: Rule, move: Move) -> bool:
+    """Whether the tensor is written from the host: better filled there, and moved once."""
+    # for i, row in enumerate(rows): table[i] = torch.tensor(row)
+    # kept[torch.arange(n), chosen] = 0   with both indices on the host
+    parent = rule.parent(move.node)
+    target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+    if not isinstance(target, cst.Name):
+        return False
+    flow = rule.flow
+    function = flow.function(move.node)
+    for assign in rule.source.nodes_of(cst.Assign):
+        held = assign.targets[0].target
+        if not isinstance(held, cst.Subscript) or dotted(held.value) != target.value:
+            continue
+        if flow.function(assign) is not function:
+            continue
+        written = [assign.value] if flow.loop(assign) is not None else []
+        written += [item.slice.value for item in held.slice if isinstance(item.slice, cst.Index)]
+        if any((value := flow.value(node)).is_tensor and value.place.is_host for node in written):
+            return True
+    return False
+
+
+def _draws_freely(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether nobody counts on the numbers drawn: a loop draws them, in a file that says nothing of a seed."""
+    # torch.manual_seed(args.seed)   a device draws other numbers from the same seed, and so gives other results
+    if not in_stepping_loop(rule.flow, node):
+        return False  # that is for those who call the function to say
+    return not any("seed" in name.value.lower() for name in rule.source.nodes_of(cst.Name))
+
+
+# it comes again -----------------------------------------------------------------------------------
+
+
+def _follows_an_argument(rule: Rule, move: Move) -> bool:
+    """Whether the tensor goes to where an argument of the function is: such functions are called for each batch."""
+    flow = rule.flow
+    function = flow.function(move.node)
+    if function is None or function.role in (CONSTRUCTOR, HOST_SIDE):
+        return False
+    if function.name == "__call__" and (function.cls is None or not function.cls.is_module):
+        return False  # a pipeline, called once for each picture
+    node = move.target_node
+    if isinstance(node, cst.Attribute) and node.attr.value == "type":
+        node = node.value  # x.device.type
+    if isinstance(node, cst.Attribute) and node.attr.value == "device":
+        node = node.value
+    elif node is None or not flow.value(node).holds_tensors:
+        return False
+    if isinstance(node, cst.Subscript):
+        node = node.value  # batch["ids"].device
+    elif not (flow.value(node).holds_tensors or _has_a_shape(node, function.node)):
+        return False  # args.device
+    return isinstance(node, cst.Name) and node.value in function.param_names and node.value not in ("self", "cls")
+
+
+def _has_a_shape(node: cst.BaseExpression, function: cst.FunctionDef) -> bool:
+    name = dotted(node)
+    return any(
+        isinstance(n, cst.Attribute) and n.attr.value in _OF_TENSORS and dotted(n.value) == name
+        for n in tree.walk(function.body)
+    )
