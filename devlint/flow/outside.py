@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from devlint.flow import torch_table as table
-from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE
+from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
 from devlint.flow.value import (
     DEVICE,
     HOST_DATA,
@@ -69,7 +69,6 @@ MODULE_BASES: frozenset[str] = frozenset(
         "pyro.nn.PyroModule",
         "sentence_transformers.SentenceTransformer",
         "stable_baselines3.common.torch_layers.BaseFeaturesExtractor",
-        "e3nn.util.jit.CodeGenMixin",
     }
 )
 #: Bases that are no modules, hold no tensors of their own and move none: what a subclass makes stays where it is made.
@@ -111,8 +110,19 @@ METRICS: frozenset[str] = frozenset(
     ]
     + "MeanAbsoluteError MeanSquaredError PearsonCorrCoef".split()
 )
-#: Make a model, on the host, from nothing that says where else.
-_MODELS = ("torchvision.models.", "timm.create_model", "timm.models.create_model", "segmentation_models_pytorch.")
+_SEGMENTATION = (
+    "Unet UnetPlusPlus MAnet Linknet FPN PSPNet PAN DeepLabV3 DeepLabV3Plus UPerNet Segformer DPT create_model"
+)
+#: Make a model, where factories put things, unless they are given a ``device``.
+_MODELS: frozenset[str] = frozenset(
+    ["timm.create_model", "timm.models.create_model", *_names("segmentation_models_pytorch.", _SEGMENTATION)]
+)
+#: So do the functions of this package, but for those that look things up or take a model apart.
+_TORCHVISION = "torchvision.models."
+_NO_MODELS = frozenset(
+    "get_weight get_model_weights get_model_builder list_models register_model "
+    "create_feature_extractor get_graph_node_names".split()
+)
 #: Make tensors on the host: they read a file, or convert an image.
 HOST_TENSORS: frozenset[str] = frozenset(
     [
@@ -142,7 +152,7 @@ OPERATIONS: dict[str, table.Op] = {
     ),
 }
 #: Packages whose functions leave what they give where the first tensor is; some move the others to it themselves.
-_FOLLOWING = (
+FOLLOWING = (
     "kornia.color.",
     "kornia.enhance.",
     "kornia.filters.",
@@ -156,16 +166,19 @@ _FOLLOWING = (
 )
 #: Starts of the names of those that give sizes, flags, and images of another library.
 _OF_SIZES = ("get_", "is_", "to_pil", "to_numpy", "tensor_to_image")
-#: Packages whose classes are modules, of parameters or of none.
-_LAYERS = ("torch_geometric.nn.", "kornia.color.", "kornia.filters.", "kornia.augmentation.", "kornia.losses.")
+#: Packages whose classes are modules, of parameters or of none; and those of them that are not.
+LAYERS = ("torch_geometric.nn.", "kornia.color.", "kornia.filters.", "kornia.augmentation.", "kornia.losses.")
+NO_LAYERS = frozenset(
+    "KNNIndex L2KNNIndex MIPSKNNIndex ApproxL2KNNIndex ApproxMIPSKNNIndex ColorMap ColorMapType CFA MIKernel".split()
+)
 #: ``send_to_device(batch, device)``: what they are given first, moved to the second.
-_MOVERS = frozenset(
+MOVERS = frozenset(
     {
         "accelerate.utils.send_to_device",
         "accelerate.utils.operations.send_to_device",
         "ignite.utils.convert_tensor",
-        *_names("lightning.fabric.utilities.", "move_data_to_device apply.move_data_to_device"),
-        *_names("lightning_fabric.utilities.", "move_data_to_device apply.move_data_to_device"),
+        *_names("lightning.fabric.utilities.", "move_data_to_device apply_func.move_data_to_device"),
+        *_names("lightning_fabric.utilities.", "move_data_to_device apply_func.move_data_to_device"),
         "pytorch_lightning.utilities.move_data_to_device",
     }
 )
@@ -178,15 +191,24 @@ _DISPATCHERS = frozenset(
 _GATHERING = frozenset("gather gather_for_metrics reduce pad_across_processes unwrap_model".split())
 
 
+def makes_model(name: str) -> bool:
+    """A function or class that makes a model of its own; ``models.detection.MaskRCNN(backbone)`` is made of another."""
+    if not name.startswith(_TORCHVISION):
+        return name in _MODELS
+    tail = name.rpartition(".")[2]
+    return tail[:1].islower() and tail not in _NO_MODELS
+
+
 def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value | None:
     """What a function or class of one of the packages gives; ``None`` where nothing is known of it."""
     tail = name.rpartition(".")[2]
     first = args.value(0)
-    if name.startswith(_MODELS):
-        return Value(MODULE, HOST, node, ref=name, obj=node)
+    if makes_model(name):
+        return Value(MODULE, _given_place(frame, args) or frame.default_place(), node, ref=name, obj=node)
     if name in HOST_TENSORS:
-        return tensor(HOST, node, zero=False, pinned=False, tracked=False)
-    if name in _MOVERS:
+        place = _given_place(frame, args) or HOST  # decode_jpeg takes a device
+        return tensor(place, node, zero=False, pinned=False, tracked=False)
+    if name in MOVERS:
         given = args.get(1, "device")
         known = first is not None and first.kind in (TENSOR, THING)
         if given is None or first is None or not known:
@@ -203,11 +225,18 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value | None:
         return Value(MODULE, SOMEWHERE, node, obj=inner.obj or node, text="moves its inputs")
     if name == "ignite.distributed.auto_dataloader":
         return Value(LOADER, HOST, node)
-    if name.startswith(_LAYERS) and tail[:1].isupper():
+    if name.startswith(LAYERS) and tail[:1].isupper() and tail not in NO_LAYERS:
         return Value(MODULE, frame.default_place(), node, ref=name, obj=node)
-    if name.startswith(_FOLLOWING) and tail[:1].islower() and not tail.startswith(_OF_SIZES):
+    if name.startswith(FOLLOWING) and tail[:1].islower() and not tail.startswith(_OF_SIZES):
         return _follow(node, first)
     return None
+
+
+def _given_place(frame: Frame, args: Args) -> Place | None:
+    given = args.get(None, "device")
+    if given is not None:
+        return frame.device_place(given[1], given[0])
+    return UNKNOWN_PLACE if args.starred else None
 
 
 def _follow(node: cst.Call, first: Value | None) -> Value:
