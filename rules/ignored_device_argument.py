@@ -1,47 +1,17 @@
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-
 import libcst as cst
 
-from devlint.finding import Fix
-from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted, target_names
-from devlint.flow.place import from_string
-from devlint.flow.scope import Function
-from devlint.flow.value import MODULE
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.flow.value import LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules import _told_device as devices
+from devlint.rules._afterwards import ends_on, goes_to_host, is_left_alone, later_reads, reads_of
+from devlint.rules._moves import short
+from devlint.rules._told_device import DEVICE_NAMES, Told, Use
 from devlint.testcode import is_test_file
-
-#: Words in a test that decide on the device: what stands under it is meant for one of them.
-_ASKS = re.compile(r"device|cuda|gpu|mps|xpu|npu|hpu")
-_AVAILABLE = re.compile(r"torch\.cuda\.is_available\(\)")
-_NAMES = ("device", "torch_device")
-
-
-@dataclass
-class _Use:
-    """A call that makes or moves something: ``target`` says where to, ``None`` for ``x.cuda()``."""
-
-    call: cst.Call
-    target: cst.BaseExpression | None
-    receiver: cst.BaseExpression | None
-
-    @property
-    def path(self) -> str:
-        return dotted(self.target)
-
-
-@dataclass
-class _Told:
-    """The device that a function is told, or works out itself (``binding``)."""
-
-    name: str
-    param: cst.Param | None = None
-    bindings: list[cst.Assign] = field(default_factory=list)
 
 
 class IgnoredDeviceArgument(Rule):
@@ -87,10 +57,13 @@ class IgnoredDeviceArgument(Rule):
     gets tensors on another device than before.
 
     ## Limits
-    Silent in constructors, where the device is usually being stored; under a test that asks for the device; where
-    the function moves `self` first, or uses its `device` for what it returns only; where what is moved is moved
-    again at once, read by nothing else, or brought back. Of the functions called, those of the project are seen, and
-    none that is handed a tensor or a module and has `None` for a default. Constants are left to tests.
+    Silent in tests, which put things apart on purpose; in constructors, where the device is usually being stored;
+    under a test that asks for the device; where the function moves `self` first, or uses its `device` for what it
+    returns only; where what is moved is moved again at once, read by nothing else, brought back, or only gone
+    through; for `.cuda()` where the file sets the current device. Tensors that are filled from the host are meant to
+    be there. Of the functions called, those of the project are seen that give tensors, and none that is handed a
+    tensor or a module and has `None` for a default; silent where what they give is moved, read on the host, or handed
+    on together with the device.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -100,9 +73,11 @@ class IgnoredDeviceArgument(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        uses = self._uses()
+        if is_test_file(self.source.path):
+            return  # def test_to_cuda(x, device): assert x.cuda().device.type == "cuda"
+        uses = devices.uses_by_function(self)
         for function, found in uses.items():
-            told = self._told(function)
+            told = devices.told(self, function)
             if told is not None:
                 self._beside(function, told, found)
             else:
@@ -110,85 +85,37 @@ class IgnoredDeviceArgument(Rule):
         self._returned()
         self._left_at_default(uses)
 
-    def _uses(self) -> dict[Function, list[_Use]]:
-        """What is moved, or made with ``device=``, in each function."""
-        uses: dict[Function, list[_Use]] = {}
-        calls: dict[cst.Call, _Use] = {}
-        for move in self.flow.facts.moves.values():
-            if move.how != "cpu":
-                calls[move.node] = _Use(move.node, move.target_node, move.receiver)
-        for arg in self.source.nodes_of(cst.Arg):
-            call = self.parent(arg)
-            if not isinstance(call, cst.Call) or call in calls:
-                continue
-            if (arg.keyword is not None and arg.keyword.value == "device") or self._moves_pipeline(call):
-                calls[call] = _Use(call, arg.value, None)
-        for use in calls.values():
-            function = self.flow.function(use.call)
-            if function is not None:
-                uses.setdefault(function, []).append(use)
-        return uses
-
-    def _moves_pipeline(self, call: cst.Call) -> bool:
-        func = call.func
-        return (
-            isinstance(func, cst.Attribute)
-            and func.attr.value == "to"
-            and len(call.args) >= 1
-            and (value := self.flow.value(func.value)).kind == "instance"
-            and value.text == "pipeline"
-        )
-
-    def _told(self, function: Function) -> _Told | None:
-        """The device that a function is handed, or binds, or finds around it."""
-        for param in function.params:
-            if param.name.value in _NAMES:
-                return _Told(param.name.value, param)
-        if "device" in function.assigned:
-            bindings = [
-                node
-                for node in self.source.nodes_of(cst.Assign)
-                if self.flow.function(node) is function and "device" in _targets(node)
-            ]
-            return _Told("device", bindings=bindings) if bindings else None
-        outer = function.outer
-        # def test(device): class Probe(Metric): def reset(self): torch.zeros(1, device=self._device)
-        if outer is not None and (function.cls is None or function.cls is outer.cls):
-            return self._told(outer)
-        return None
-
     # beside the device that is told -------------------------------------------------------------
 
-    def _beside(self, function: Function, told: _Told, found: list[_Use]) -> None:
-        reads = self._reads(function, told.name)
-        constants = [use for use in found if self._constant(use) is not None]
-        several = _spread(self._constant(use) for use in constants)
+    def _beside(self, function: Function, told: Told, found: list[Use]) -> None:
+        constants = [use for use in found if devices.constant(self, use) is not None]
+        several = devices.spread(devices.constant(self, use) for use in constants)
+        for_results = self._is_for_results(function, told)
         for use in found:
-            constant = self._constant(use)
+            constant = devices.constant(self, use)
             if constant is not None:
-                wrong = not several and self._constant_is_wrong(function, told, found, use)
+                wrong = not several and self._constant_is_wrong(told, found, use)
             else:
                 wrong = self._attribute_is_wrong(function, told, found, use)
-            if not wrong or self._asked(use.call, function) or not self._bound(told, use.call):
+            if not wrong or devices.asked(self, use.call, function) or not devices.bound_before(self, told, use.call):
                 continue
-            if self._for_results(reads) or self._is_left_alone(use):
+            if for_results or is_left_alone(self, use.call):
                 continue
-            target = constant or use.path
             self.report(
                 use.call,
-                f"`{_what(self.code(use.call.func))}` goes to `{target}`, though `{function.name}` "
-                + (f"is told `{told.name}`" if told.param is not None else f"works out `{told.name}`"),
+                f"`{short(self.code(use.call.func))}` goes to `{constant or use.path}`, though `{function.name}` "
+                + _says(told),
                 notes=[self.note(told.param or told.bindings[0], f"`{told.name}` is {_origin(told)}")],
-                fix=self._to(use, told.name),
+                fix=devices.use_instead(self, use, told.name),
             )
 
-    def _attribute_is_wrong(self, function: Function, told: _Told, found: list[_Use], use: _Use) -> bool:
+    def _attribute_is_wrong(self, function: Function, told: Told, found: list[Use], use: Use) -> bool:
         path = use.path
         head, _, attr = path.partition(".")
         if head != "self" or "." in attr or not names_device(attr) or function.takes_self is False:
             return False
         # def __init__(self, device): super().__init__(device); self.mean = mean.to(self.device)
-        if function.role == "constructor":
+        if function.role == CONSTRUCTOR:
             return False
         # def move(self, device): self.device = device; self.table = self.table.to(self.device)
         if attr in function.stores:
@@ -202,7 +129,9 @@ class IgnoredDeviceArgument(Rule):
         sources = {dotted(node.value) for node in told.bindings}
         return len(sources) == 1 and all(s.startswith("self.") and s != path and names_device(s[5:]) for s in sources)
 
-    def _constant_is_wrong(self, function: Function, told: _Told, found: list[_Use], use: _Use) -> bool:
+    def _constant_is_wrong(self, told: Told, found: list[Use], use: Use) -> bool:
+        if devices.is_current(self, use):
+            return False
         # device = torch.device("cuda"); net.cuda()
         for node in told.bindings:
             value = self.flow.value(node.value)
@@ -210,19 +139,9 @@ class IgnoredDeviceArgument(Rule):
                 return False
         return any(each.path == told.name for each in found)
 
-    def _reads(self, function: Function, name: str) -> list[cst.Name]:
-        return [
-            node
-            for node in self.source.nodes_of(cst.Name)
-            if node.value == name
-            and self.flow.function(node) is function
-            and not isinstance(self.parent(node), cst.Param | cst.AssignTarget)
-            and not (isinstance(above := self.parent(node), cst.Arg) and above.keyword is node)
-            and not (isinstance(above, cst.Attribute) and above.attr is node)
-        ]
-
-    def _for_results(self, reads: list[cst.Name]) -> bool:
+    def _is_for_results(self, function: Function, told: Told) -> bool:
         """``return self.net(x.to(self.device)).to(device)``: the device is asked for what is given back."""
+        reads = reads_of(self, function, told.name)
         return bool(reads) and all(self._of_result(node) for node in reads)
 
     def _of_result(self, node: cst.Name) -> bool:
@@ -233,82 +152,16 @@ class IgnoredDeviceArgument(Rule):
             move is not None and move.value.holds_tensors and (move.value.ref == "output" or move.value.place.is_there)
         )
 
-    def _bound(self, told: _Told, at: cst.CSTNode) -> bool:
-        """``net.cuda()`` before ``device = ...``: it is not yet worked out."""
-        if told.param is not None:
-            return True
-        offset, _ = self.source.offsets(at)
-        return any(self.source.offsets(node)[0] < offset for node in told.bindings)
-
-    def _constant(self, use: _Use) -> str | None:
-        """The accelerator that a use names by a constant."""
-        node = use.target
-        if node is None or isinstance(node, cst.Integer):
-            return use.call.func.attr.value if isinstance(use.call.func, cst.Attribute) else None
-        if isinstance(node, cst.Call) and len(node.args) == 1 and self.flow.name_of(node) == "torch.device":
-            node = node.args[0].value
-        if isinstance(node, cst.SimpleString):
-            text = str(node.evaluated_value)
-            return text if from_string(text).is_there else None
-        return None
-
-    def _asked(self, node: cst.CSTNode, function: Function) -> bool:
-        """Whether a test around a node asks for the device: ``if device is None: x = x.to(self.device)``."""
-        parents = self.source.parents
-        current = parents.get(node)
-        while current is not None and current is not function.node:
-            if isinstance(current, cst.If | cst.IfExp | cst.While) and _ASKS.search(
-                _AVAILABLE.sub("", self.code(current.test))
-            ):
-                return True
-            current = parents.get(current)
-        return False
-
-    def _is_left_alone(self, use: _Use) -> bool:
-        """Whether nothing else meets what is moved or made: it moves on at once, is not read, or is only tried out."""
-        above = self.parent(use.call)
-        if isinstance(above, cst.Attribute) and above.attr.value in table.MOVES | table.TYPE_MOVES:
-            return True  # scale.cuda().type_as(w)
-        while isinstance(above, cst.Attribute) or (
-            isinstance(above, cst.Call) and isinstance(above.func, cst.Attribute)
-        ):
-            above = self.parent(above)
-        if not isinstance(above, cst.Assign) or len(above.targets) != 1:
-            return False
-        name, function = above.targets[0].target, self.flow.function(use.call)
-        if not isinstance(name, cst.Name) or function is None:
-            return False
-        start, end = self.source.offsets(above)
-        reads = [
-            read
-            for read in self._reads(function, name.value)
-            if (at := self.source.offsets(read)[0]) > end or (at < start and self._in_loop(above))
-        ]
-        tried = self.enclosing(above, cst.Try)
-        if isinstance(tried, cst.Try) and all(self.enclosing(read, cst.Try) is tried for read in reads):
-            return True  # try: q = torch.randn(1, 2, device="cuda"); attend(q, q, q)
-        return all(self._goes_back(read) for read in reads)
-
-    def _in_loop(self, node: cst.CSTNode) -> bool:
-        return isinstance(self.enclosing(node, cst.For, cst.While, cst.FunctionDef), cst.For | cst.While)
-
-    def _goes_back(self, read: cst.Name) -> bool:
-        """``audio.unsqueeze(0).cpu()``"""
-        above = self.parent(read)
-        while isinstance(above, cst.Attribute | cst.Call):
-            move = self.flow.move(above)
-            if move is not None:
-                return move.target.is_host
-            above = self.parent(above)
-        return False
-
     # no device is told --------------------------------------------------------------------------
 
-    def _constants_beside(self, function: Function, found: list[_Use]) -> None:
+    def _constants_beside(self, function: Function, found: list[Use]) -> None:
         """``x.cuda()`` where the function puts everything else on ``flair.device``."""
-        constants = [use for use in found if self._constant(use) is not None]
-        if not constants or _spread(self._constant(use) for use in constants) or is_test_file(self.source.path):
-            return  # a test for one kind of device names it
+        constants = [use for use in found if devices.constant(self, use) is not None]
+        if devices.spread(devices.constant(self, use) for use in constants):
+            return
+        # def __init__(self, net): self.window = window.cuda(): whoever builds it moves it as a whole
+        if not constants or function.role == CONSTRUCTOR:
+            return
         named = [use for use in found if "." in use.path and names_device(use.path.rpartition(".")[2])]
         # x = torch.rand(3, device="cuda"); y = torch.rand(3, device=x.device)
         named = [use for use in named if use.target is None or self.flow.value(use.target).place.kind != "fixed"]
@@ -317,30 +170,43 @@ class IgnoredDeviceArgument(Rule):
         path = named[0].path
         head = path.partition(".")[0]
         for use in constants:
-            if self._asked(use.call, function) or self._is_left_alone(use):
+            if devices.asked(self, use.call, function) or is_left_alone(self, use.call):
+                continue
+            # style = style.cuda(); speak(style, device=args.device)
+            if all(ends_on(self, read, path, set()) for read in later_reads(self, use.call) or [use.call]):
+                continue
+            if devices.is_current(self, use) or self._is_bound_after(function, head, use.call):
                 continue
             # self.to("cuda"); self.head.to(self.unet.device)
             if use.receiver is not None and dotted(use.receiver).partition(".")[0] == head:
                 continue
             self.report(
                 use.call,
-                f"`{_what(self.code(use.call.func))}` goes to `{self._constant(use)}`, "
+                f"`{short(self.code(use.call.func))}` goes to `{devices.constant(self, use)}`, "
                 f"though the rest of `{function.name}` goes to `{path}`",
                 notes=[self.note(named[0].call, f"here it is `{path}`")],
-                fix=self._to(use, path),
+                fix=devices.use_instead(self, use, path),
             )
+
+    def _is_bound_after(self, function: Function, name: str, call: cst.Call) -> bool:
+        """``x = x.cuda(); y = net(x); z = torch.zeros(3, device=y.device)``: it follows from the constant."""
+        start, _ = self.source.offsets(self.enclosing(call, cst.BaseStatement) or call)
+        return any(
+            name in devices.targets(node)
+            and self.flow.function(node) is function
+            and self.source.offsets(node)[0] >= start
+            for node in self.source.nodes_of(cst.Assign)
+        )
 
     # what is given back, and handed on ----------------------------------------------------------
 
     def _returned(self) -> None:
         """``def mask(n, device): return torch.ones(n)``."""
-        if is_test_file(self.source.path):
-            return  # reference(preds, target, device): computed by another library, on the host
         for node in self.source.nodes_of(cst.Return):
             function = self.flow.function(node)
             if function is None or node.value is None:
                 continue
-            param = next((p for p in function.params if p.name.value in _NAMES), None)
+            param = next((p for p in function.params if p.name.value in DEVICE_NAMES), None)
             if param is None:
                 continue
             value = self.flow.value(node.value)
@@ -353,7 +219,8 @@ class IgnoredDeviceArgument(Rule):
                 or self.flow.factory(origin) is None
                 or self.flow.function(origin) is not function
                 or any(arg.keyword is not None and arg.keyword.value in ("device", "out") for arg in origin.args)
-                or self._asked(node, function)
+                or devices.asked(self, node, function)
+                or self._is_filled_from_host(origin)
             ):
                 continue
             edit = self.add_argument(origin, f"device={param.name.value}")
@@ -365,25 +232,37 @@ class IgnoredDeviceArgument(Rule):
                 fix=self.fix(f"make it there: `device={param.name.value}`", edit, safe=False) if edit else None,
             )
 
-    def _left_at_default(self, uses: dict[Function, list[_Use]]) -> None:
+    def _is_filled_from_host(self, made: cst.Call) -> bool:
+        """``out = torch.zeros(n); out[batch] = net(x[batch].to(device)).cpu()``: all of it would not fit elsewhere."""
+        bound = self.enclosing(made, cst.Assign, cst.BaseStatement)
+        names = devices.targets(bound) if isinstance(bound, cst.Assign) else set()
+        return any(
+            isinstance(target.target, cst.Subscript)
+            and dotted(target.target.value) in names
+            and self.flow.function(node) is self.flow.function(made)
+            and self.flow.value(node.value).place.is_host
+            for node in self.source.nodes_of(cst.Assign)
+            for target in node.targets
+        )
+
+    def _left_at_default(self, uses: dict[Function, list[Use]]) -> None:
         for call, (callee, param) in self.flow.facts.left_at_default.items():
             function = self.flow.function(call)
-            told = self._told(function) if function is not None else None
-            if function is None or told is None or not self._bound(told, call) or self._asked(call, function):
+            told = devices.told(self, function) if function is not None else None
+            if function is None or told is None or not devices.bound_before(self, told, call):
                 continue
-            if not any(use.path == told.name for use in uses.get(function, ())) and told.param is None:
+            found = uses.get(function, [])
+            if told.param is None and not any(use.path == told.name for use in found):
                 continue
-            if self._goes_by_its_arguments(call, param) or self._needs_none(call, param):
+            if not _gives_tensors(self.flow.value(call)) or devices.asked(self, call, function):
                 continue
-            # bands = frequencies(dim); return bands.to(device)
-            if self._moved_after(call, uses.get(function, ())):
+            if self._goes_by_its_arguments(call, param) or self._is_brought_there(call, told, found):
                 continue
             name = param.name.value
             edit = self.add_argument(call, f"{name}={told.name}")
             self.report(
                 call,
-                f"`{callee.name}` is called without `{name}`, though `{function.name}` "
-                + (f"is told `{told.name}`" if told.param is not None else f"works out `{told.name}`"),
+                f"`{callee.name}` is called without `{name}`, though `{function.name}` {_says(told)}",
                 notes=[self.note(param, "left at this default")] if callee.home is self.flow else [],
                 fix=self.fix(f"hand `{told.name}` on", edit, safe=False) if edit else None,
             )
@@ -396,59 +275,29 @@ class IgnoredDeviceArgument(Rule):
             value.holds_tensors or value.kind == MODULE for value in (self.flow.value(a.value) for a in call.args)
         )
 
-    def _needs_none(self, call: cst.Call, param: cst.Param) -> bool:
-        """Whether what a call gives is of no use as a tensor."""
-        above = self.parent(call)
-        if isinstance(above, cst.Expr):
-            # load_checkpoint(net, file): to the host first, and from there to where the network is
-            text = param.default.evaluated_value if isinstance(param.default, cst.SimpleString) else None
-            return text == "cpu"
-        outer = self.parent(above) if isinstance(above, cst.Arg) else None
-        return isinstance(outer, cst.Call) and self.code(outer.func) in ("type", "len", "isinstance", "str", "print")
+    def _is_brought_there(self, call: cst.Call, told: Told, found: list[Use]) -> bool:
+        """Whether all that reads what a call gives moves it, takes it together with the device, or is on the host."""
+        moved = {use.call for use in found if use.path == told.name}
+        # r, t = look_at(dist); cameras = Cameras(device=device, R=r, T=t)
+        reads: list[cst.BaseExpression] = [call]
+        if not self._ends_well(call, told, moved):
+            reads = [*(later_reads(self, call) or reads)]
+        return all(self._ends_well(read, told, moved) for read in reads)
 
-    def _moved_after(self, call: cst.Call, found: Iterable[_Use]) -> bool:
-        """Whether what a call gives is moved, at once or under the name it is bound to."""
-        if any(use.receiver is call for use in found):
-            return True
-        above = self.parent(call)
-        names = _targets(above) if isinstance(above, cst.Assign) else set()
-        return any(isinstance(use.receiver, cst.Name) and use.receiver.value in names for use in found)
-
-    def _to(self, use: _Use, device: str) -> Fix | None:
-        if use.target is not None and not isinstance(use.target, cst.Integer):
-            return self.fix(f"use `{device}`", self.replace(use.target, device), safe=False)
-        func = use.call.func
-        if not isinstance(func, cst.Attribute):
-            return None
-        if use.target is not None:
-            edits = [self.replace(use.target, device), self.replace(func.attr, "to")]
-        elif not use.call.args:
-            start, _ = self.source.offsets(func.attr)
-            _, end = self.source.offsets(use.call)
-            edits = [self.replace_between(start, end, f"to({device})")]
-        else:  # x.cuda(non_blocking=True)
-            start, _ = self.source.offsets(func.attr)
-            first, _ = self.source.offsets(use.call.args[0])
-            edits = [self.replace_between(start, first, f"to({device}, ")]
-        return self.fix(f"use `{device}`", *edits, safe=False)
+    def _ends_well(self, node: cst.BaseExpression, told: Told, moved: set[cst.Call]) -> bool:
+        return ends_on(self, node, told.name, moved) or goes_to_host(self, node)
 
 
-def _spread(constants: Iterable[str | None]) -> bool:
-    """``front.to("cuda:0"); back.to("cuda:1")``: layers are spread over devices."""
-    return len({constant for constant in constants if constant is not None and ":" in constant}) > 1
+def _gives_tensors(value: Value) -> bool:
+    if value.kind in (LIST, TUPLE):
+        items = value.items if value.kind == TUPLE else [value.items]
+        return any(isinstance(item, Value) and item.is_tensor for item in items or ())
+    return value.is_tensor
 
 
-def _targets(node: cst.Assign) -> set[str]:
-    names: set[str] = set()
-    for target in node.targets:
-        target_names(target.target, names)
-    return names
+def _says(told: Told) -> str:
+    return f"is told `{told.name}`" if told.param is not None else f"works out `{told.name}`"
 
 
-def _origin(told: _Told) -> str:
+def _origin(told: Told) -> str:
     return "handed in here" if told.param is not None else "worked out here"
-
-
-def _what(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= 40 else line[:37] + "..."
