@@ -71,8 +71,9 @@ class DeviceComparedToString(Rule):
 
     ## Limits
     Silent where the value may be a string: a parameter that is not annotated, or annotated as either, or has a
-    string for a default; an attribute that is only called `device`; what one branch makes a `torch.device` and
-    another leaves a string. Silent for `if x.device != "cpu":` above nothing but moves to the host, which do no harm.
+    string for a default, or is asked for a word that is no device; an attribute that is only called `device`; what
+    one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
+    but moves to the host, which do no harm.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -118,6 +119,8 @@ class DeviceComparedToString(Rule):
     ) -> None:
         against = self.flow.value(other)
         if against.kind == DATA and against.text is not None:
+            if self._takes_other_words(device, against.text):
+                return
             if self._only_moves_there(node, against.text):
                 return  # if x.device != "cpu": x = x.to("cpu")  moves nothing where it need not have been asked
             texts = _texts([against]) or []  # f"cuda:{rank}"
@@ -126,6 +129,11 @@ class DeviceComparedToString(Rule):
             message = f"`{short(self.code(device))}` has an index, and {outcome} `{self.code(other)}`"
             edits = self.insert_after(device, ".type"), self.replace(other, self.code(kind), outer=True)
             self.report(node, message, fix=self.fix("compare its `type`", *edits, safe=True))
+
+    def _takes_other_words(self, device: cst.BaseExpression, text: str) -> bool:
+        """``def to(self, device: torch.device): if device == "pinned": ...`` is handed strings, too."""
+        value = self.flow.value(device)
+        return value.ref != OF_TENSOR and isinstance(value.origin, cst.Param) and text.partition(":")[0] not in _TYPES
 
     def _only_moves_there(self, node: cst.Comparison, text: str) -> bool:
         """Whether the comparison guards nothing but moves to the place that it asks for."""

@@ -15,6 +15,7 @@ from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
+from devlint.testcode import is_test_file
 
 
 class InvalidDeviceArgument(Rule):
@@ -66,8 +67,8 @@ class InvalidDeviceArgument(Rule):
 
     ## Limits
     `autocast(device_type="cuda:0")` is not reported: current releases of torch take it. Silent where the value may be
-    something else, where the object may be of a class that is not torch's, and where the error is expected
-    (`pytest.raises`, a `try` around it).
+    something else, where the object may be of a class that is not torch's, for what a test's own parameter tells a
+    constructor of host tensors, and where the error is expected (`pytest.raises`, a `try` around it).
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)
@@ -176,9 +177,12 @@ class InvalidDeviceArgument(Rule):
 
     def _legacy(self, node: cst.Call, name: str) -> None:
         arg = argument(node, None, "device")
-        if arg is None or self._is_expected(node):
+        if arg is None or self._is_expected(node) or self._is_for_type_checker(node):
             return
         value = self.flow.value(arg.value)
+        # def cube(device="cpu"): of a test
+        if is_test_file(self.source.path) and isinstance(value.origin, cst.Param):
+            return
         if value.kind == NAME:  # flair.device, of another file
             there = not str(value.ref).startswith("torch.") and names_device(str(value.ref).rpartition(".")[2])
         else:
@@ -189,6 +193,12 @@ class InvalidDeviceArgument(Rule):
                 f"`{short(self.code(node.func))}` makes host tensors only, and refuses `{short(self.code(arg))}`",
                 fix=self._without_legacy(node, name),
             )
+
+    def _is_for_type_checker(self, node: cst.Call) -> bool:
+        """``x: Tensor[float32, L[2]] = Tensor(2, device="cuda")``: torch's own takes no arguments, so that this never
+        runs."""
+        annotated = self.parent(node)
+        return isinstance(annotated, cst.AnnAssign) and isinstance(annotated.annotation.annotation, cst.Subscript)
 
     def _without_legacy(self, node: cst.Call, name: str) -> Fix | None:
         """``torch.tensor([...], dtype=...)`` or ``torch.empty(sizes, dtype=...)``, where it is plain which is meant."""

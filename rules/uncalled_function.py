@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, target_names
 from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
@@ -61,7 +62,8 @@ class UncalledFunction(Rule):
     ## Limits
     Silent where the function may be meant as a value (`wait = wait or torch.cuda.synchronize`), and where the test asks
     whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported
-    on what is surely a tensor, as others have attributes called `dim`. `@torch.no_grad` without parentheses is fine.
+    on what is surely a tensor, as others have attributes called `dim`, and not on what torch's functions make of
+    objects of other classes. `@torch.no_grad` without parentheses is fine.
 
     ## References
     - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)
@@ -88,7 +90,7 @@ class UncalledFunction(Rule):
         if value.kind == MODULE or value.kind == OPTIMIZER:
             # model.dim  is an attribute of the class's own
             return word in _ACTIONS and isinstance(self.parent(node), cst.Expr)
-        if value.kind != TENSOR or word in table.ATTRIBUTES:
+        if value.kind != TENSOR or word in table.ATTRIBUTES or self._may_be_of_other_class(node.value):
             return False
         # def f(dtype): return dtype.is_floating_point  looks like a tensor by this very attribute
         param = value.origin
@@ -99,6 +101,32 @@ class UncalledFunction(Rule):
         return function is not None and (
             name in function.called_with or bool(function.attributes.get(name, set()) & _OF_TENSORS)
         )
+
+    def _may_be_of_other_class(self, node: cst.BaseExpression, depth: int = 10) -> bool:
+        """``specs = torch.stack([Spec(3), Spec(4)])``: a class of elsewhere may take torch's functions over."""
+        if depth == 0:
+            return False
+        parts: list[cst.BaseExpression] = []
+        if isinstance(node, cst.Name):
+            function = self.flow.function(node)
+            parts = [
+                assign.value
+                for assign in self.source.nodes_of(cst.Assign)
+                if self.flow.function(assign) is function
+                and any(node.value in _bound(target) for target in assign.targets)
+                and not any(each is node for each in tree.walk(assign.value))
+            ]
+        elif isinstance(node, cst.List | cst.Tuple):
+            parts = [element.value for element in node.elements]
+        elif isinstance(node, cst.Call):
+            name = self.flow.scope.qualified(node.func)
+            if name.startswith("torch."):
+                parts = [arg.value for arg in node.args]
+            elif isinstance(node.func, cst.Attribute) and self.flow.value(node.func.value).kind == TENSOR:
+                parts = [node.func.value]  # specs.expand(4, 2)
+            else:
+                return name.rpartition(".")[2][:1].isupper()
+        return any(self._may_be_of_other_class(part, depth - 1) for part in parts)
 
     # where it stands ----------------------------------------------------------------------------
 
@@ -206,6 +234,12 @@ class UncalledFunction(Rule):
             return None, None
         tested = [use for use in uses if self._is_tested(use)]
         return (target, tested[0]) if tested and len(tested) == len(uses) else (None, None)
+
+
+def _bound(target: cst.AssignTarget) -> set[str]:
+    names: set[str] = set()
+    target_names(target.target, names)
+    return names
 
 
 def _compared(node: cst.BaseExpression, comparison: cst.Comparison) -> str | None:
