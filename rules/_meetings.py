@@ -9,9 +9,9 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.facts import Meeting
-from devlint.flow.hypothesis import asks_for_device
+from devlint.flow.hypothesis import asks_for_device, names_device
 from devlint.flow.place import SOMEWHERE
-from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
+from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, Function
 from devlint.rule import Rule
 from devlint.testcode import is_test_file, near
 
@@ -20,6 +20,7 @@ _OF_HOST = re.compile(
     r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|process(ing|ors?)|transforms?|tokeniz\w+|scripts?|tools?|"
     r"tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)"
 )
+_FOR_HOST = re.compile(r"(^|_)(cpu|host|numpy|np)(_|$)")
 _OF_DEVICES = re.compile(r"device|cuda|\.to\(|type_as|accelerat|Lightning", re.IGNORECASE)
 
 
@@ -28,6 +29,8 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     of_test = is_test_file(rule.source.path)
     for meeting in rule.flow.facts.meetings.values():
         if _is_supposed(rule, meeting) and (of_test or _stays_on_host(rule, meeting)):
+            continue
+        if _is_beside_device(rule, meeting):
             continue
         if not _is_dead(rule, meeting.node):
             yield meeting
@@ -51,6 +54,15 @@ def _is_supposed(rule: Rule, meeting: Meeting) -> bool:
     scopes = {function.scope, function.cls.scope if function.cls is not None else None}
     place = meeting.there.place  # a module of another file gives what is somewhere
     return place.kind == "device" and (place.scope in scopes or place == SOMEWHERE)
+
+
+def _is_beside_device(rule: Rule, meeting: Meeting) -> bool:
+    """``def table(layout, device): x = torch.zeros(3, device=layout.device) ...; return x.to(device)``: who is told the
+    device may be handed a layout that is on the host."""
+    function, (of, _, attr) = rule.flow.function(meeting.node), meeting.there.place.name.partition(".")
+    if function is None or attr not in ("", "device") or names_device(of):
+        return False
+    return of in function.param_names and function.is_told_device and function.role != DEVICE_SIDE
 
 
 def given_back(rule: Rule) -> Iterator[Meeting]:
@@ -164,6 +176,8 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
         return False  # class RandomErase: def __call__(self, image): ...  a transform of data
     if meeting.there.place.name in function.handed_host:
         return False  # pad(torch.zeros(3)): a caller hands it what is on the host
+    if _FOR_HOST.search(function.name) or _is_beside_device(rule, meeting):
+        return False  # def fetch_cpu(rows, table): ...
     made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
     if made_in is None:
         return False  # W = torch.randn(4, 1)  at the top of a script that runs on the host

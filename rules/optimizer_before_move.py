@@ -15,22 +15,16 @@ _STATE = {
 
 
 class OptimizerBeforeMove(Rule):
-    """An optimizer is built from a module's parameters, and the module moves to the device afterwards.
+    """An optimizer has state on the host when the module that it trains moves to the device.
 
     ## What it does
-    Reports an optimizer of `torch.optim` that is built from parameters of a module on the host, where the same
-    code then moves the module to a device and goes on to use the optimizer.
+    Reports an optimizer of `torch.optim` that is built from parameters of a module on the host and has state by the
+    time the same code moves the module to a device and goes on to use the optimizer.
 
     ## Why is this bad
     State that the optimizer already has stays on the host when the module moves. `Adagrad` makes it in its
     constructor; `load_state_dict` puts it where the parameters are at that moment; `step` makes what is missing.
-    The next `step` meets gradients on the device with state on the host, and raises. The message says so where
-    such state is seen.
-
-    Without any, today's `Module.to` keeps the very parameters that the optimizer holds, and nothing is lost on
-    CUDA. Where a backend or a setting replaces parameters (XLA, FSDP,
-    `torch.__future__.set_overwrite_module_params_on_conversion`), the optimizer goes on updating the old ones.
-    PyTorch asks for the move first in every case.
+    The next `step` meets gradients on the device with state on the host, and raises.
 
     ## Example
     ```python
@@ -64,11 +58,11 @@ class OptimizerBeforeMove(Rule):
     between them reads neither the module nor the optimizer and binds nothing that the move needs.
 
     ## Limits
-    The rule is in `suspicious`, not in `correctness`, since an optimizer without state works on with `Module.to`
-    as it is today. Silent where it is not known that the module is on the host when the optimizer is built (it is
-    handed in, comes from a function of another file, or was loaded with a device map), where the optimizer is
-    not used after the move, and where the two happen in different functions. State that is loaded again after
-    the move is where it should be.
+    An optimizer without state is not reported: today's `Module.to` keeps the very parameters that it holds, and
+    nothing is lost on CUDA, although PyTorch asks for the move first in every case. Silent where it is not
+    known that the module is on the host when the optimizer is built (it is handed in, comes from a function of
+    another file, or was loaded with a device map), where the optimizer is not used after the move, and where
+    the two happen in different functions. State that is loaded again after the move is where it should be.
 
     ## References
     - [torch.optim: constructing it](https://pytorch.org/docs/stable/optim.html#constructing-it)
@@ -80,19 +74,18 @@ class OptimizerBeforeMove(Rule):
 
     def check(self) -> None:
         for fact in self.flow.facts.built_before_move.values():
-            self._report(fact)
+            if fact.state is not None:  # Adam(model.parameters()); model.to(device)   nothing is lost
+                self._report(fact, *fact.state)
 
-    def _report(self, fact: BuiltBeforeMove) -> None:
+    def _report(self, fact: BuiltBeforeMove, how: str, at: cst.CSTNode) -> None:
         name = self.flow.name_of(fact.optimizer).rpartition(".")[2]
-        notes = [self.note(fact.move, f"`{fact.module}` moves here")]
-        if fact.state is None:
-            message = f"`{name}` is built before `{fact.module}` moves to its device; torch asks for the move first"
-        else:
-            how, at = fact.state
-            message = (
-                f"`{name}` keeps state on the host while `{fact.module}` moves to its device: the next `step()` raises"
-            )
-            notes.insert(0, self.note(at, _STATE[how].format(optimizer=name)))
+        message = (
+            f"`{name}` keeps state on the host while `{fact.module}` moves to its device: the next `step()` raises"
+        )
+        notes = [
+            self.note(at, _STATE[how].format(optimizer=name)),
+            self.note(fact.move, f"`{fact.module}` moves here"),
+        ]
         self.report(fact.optimizer, message, notes=notes, fix=self._fix(fact))
 
     def _fix(self, fact: BuiltBeforeMove) -> Fix | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted
@@ -95,9 +96,20 @@ class WrappedBeforeMove(Rule):
             if move.receiver is call:
                 return move
             same = bool(name) and dotted(move.receiver) == name and self.flow.function(move.node) is function
-            if same and self.source.offsets(move.node)[0] > self.source.offsets(call)[0]:
+            after = self.source.offsets(move.node)[0] > self.source.offsets(call)[0]
+            if same and after and not self._excludes(call, move.node):
                 return move
         return None
+
+    def _excludes(self, call: cst.CSTNode, move: cst.CSTNode) -> bool:
+        """``if on_host: model = DDP(model)`` ``else: model = DDP(model.to(device))``: never both."""
+        child, above = call, self.parent(call)
+        while above is not None:
+            other = above.orelse if isinstance(above, cst.If) and child is above.body else None
+            if other is not None and any(node is move for node in tree.walk(other)):
+                return True
+            child, above = above, self.parent(above)
+        return False
 
     def _fix(self, model: cst.BaseExpression, ids: cst.BaseExpression | None) -> Fix | None:
         if not isinstance(ids, cst.List) or len(ids.elements) != 1 or not isinstance(model, cst.Name):

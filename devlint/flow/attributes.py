@@ -15,6 +15,7 @@ from devlint.flow.value import (
     CLASS,
     DATA,
     DEVICE,
+    ELEMENT,
     FUNCTION,
     GENERATOR,
     HOST_DATA,
@@ -74,7 +75,7 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
             return HOST_DATA
         if known == "tensor":
             return base.but(grad=False, obj=None, tracked=False if attr in ("data", "grad") else base.tracked)
-        if kind == THING and base.ref != "moved":
+        if kind == THING and base.ref != "moved" and base.text != ELEMENT:  # for image in images: image.history
             return base if attr != "keys" else UNKNOWN
         return UNKNOWN
     if kind == SELF:

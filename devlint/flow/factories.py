@@ -18,8 +18,11 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         place = frame.device_place(given[1], given[0])
     elif args.starred and any(not isinstance(a.keyword, cst.Name) and a.star == "**" for a in node.args):
         place = UNKNOWN_PLACE  # device may be in **kwargs
-    elif name == "torch.normal" and (first := args.value(0, "mean")) is not None and first.holds_tensors:
-        place = first.place
+    elif name == "torch.normal" and args.value(2, "size") is None:
+        # torch.normal(0, scale * noise): one of the two is a tensor, and the result follows it
+        given_by = [value for value in (args.value(0, "mean"), args.value(1, "std")) if value is not None]
+        followed = next((value for value in given_by if value.holds_tensors), UNKNOWN)
+        place = followed.place
     elif name in table.IGNORE_DEFAULT and not frame.flow.default_type_set:
         place = HOST
     else:

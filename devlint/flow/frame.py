@@ -324,7 +324,8 @@ class Frame:
                 zero = zero or operand
         if host is None and either is not None and either is not given and (there is not None or given is not None):
             value, test = either[1].or_host  # type: ignore[misc]
-            if not hypothesis.decides(self, test, node):
+            # if self.offload: grad = grad.cpu()   the same flag says where the other is
+            if value.origin not in self.facts.moves and not hypothesis.decides(self, test, node):
                 host = (either[0], value)
                 other = None if other is either else other
         if host is not None and there is not None:
@@ -361,10 +362,17 @@ class Frame:
             return
         if value.kind != TENSOR and (value.kind != THING or value.ref == "moved"):
             return
+        if value.kind == THING and self.values.get(value.origin, UNKNOWN).kind == THING:  # type: ignore[arg-type]
+            return  # return state.mask   part of a structure handed in, which may be on the host as well
         for other_node, other in self.given_back:
             for host, there in (((node, value), (other_node, other)), ((other_node, other), (node, value))):
                 made_here = host[1].kind == TENSOR and host[1].place.is_host and host[1].attr is None
-                if made_here and (there[1].place.is_there or there[1].place.kind == "param"):
+                # a number mixes with anything: return torch.tensor(0.0)
+                if (
+                    made_here
+                    and host[1].zero is not True
+                    and (there[1].place.is_there or there[1].place.kind == "param")
+                ):
                     self.facts.given_back.setdefault((host[0], there[0]), Meeting(host[0], "a result", *host, *there))
         self.given_back.append((node, value))
 

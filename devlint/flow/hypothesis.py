@@ -26,7 +26,8 @@ _DEVICE_NUMBER = re.compile(r"^_?((local|global)_?)?rank$|^gpu(_?(id|idx|index|n
 _ACCELERATOR_FLAG = re.compile(r"^(use_|has_|with_|on_|is_)?(cuda|gpu|gpus|cuda_available|gpu_available)$")
 _HOST_FLAG = re.compile(r"^(no|disable|not)_(cuda|gpu)$|^(use_|force_)?cpu(_only)?$")
 _AVAILABLE = re.compile(r"^torch\.(cuda|accelerator)\.is_available$")
-_SCRIPTING = frozenset({"torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"})
+#: ``torch.jit.is_scripting()``, ``is_torch_fx_proxy(x)``: nothing is computed where a program is only recorded.
+_TRACING = re.compile(r"(^|[._])is_(scripting|(\w+_)?tracing|in_onnx_export|(\w+_)?fx_proxy|(\w+_)?exporting)$")
 
 MODEL_NAME = re.compile(
     r"^_?(\w+_)?(model|net|network|module|backbone|encoder|decoder|generator|discriminator|unet|vae|policy|actor|critic|classifier)"
@@ -113,9 +114,7 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
         name = frame.scope.qualified(test.func)
         if _AVAILABLE.match(name):
             return True
-        if name in _SCRIPTING:
-            return False
-        return None
+        return False if _TRACING.search(name) else None
     if type(test) is cst.Comparison and len(test.comparisons) == 1:
         return _comparison(frame, test)
     return None

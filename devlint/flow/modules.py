@@ -105,7 +105,7 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
     """``Net(...)`` of the project."""
     init = cls.find_method("__init__")
     if init is not None and init.home is frame.flow:
-        project_calls.hint(init, project_calls.given_to(node, init, args, Value(SELF, ref=cls)))
+        project_calls.hint(init, project_calls.given_to(node, init, args, Value(SELF, ref=cls)), frame)
     frame.flow.evaluate_class(cls)
     if not cls.is_module:
         return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
@@ -229,7 +229,9 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
             frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
         elif first and not module.place.is_there:
             return Value(THING, first[0][1].place, node)
-        if not holds and not first and module.place.is_host and fact is not None and fact.kind != "container":
+        # scores = self.cosine(kept[a], kept[b])   outside of steps, what was kept may have been brought to the host
+        unplaced = module.place.is_host or not _in_step(frame)
+        if fact is not None and fact.kind != "container" and unplaced and not first and not may_hold_tensors(module):
             return tensor(UNKNOWN_PLACE, node) if fact.kind == "layer" else Value(THING, UNKNOWN_PLACE, node)
         if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
             weighted = holds and reference != "torch.nn.PReLU"  # whose results have a dimension
@@ -256,6 +258,10 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     elif module.place.kind == "param" and operands and operands[0][1].kind == TENSOR:
         frame.constrain((node.func, module), operands[0])
     return _output(module, operands, node)
+
+
+def _in_step(frame: Frame) -> bool:
+    return frame.function is not None and (frame.function.name == "forward" or frame.function.is_step)
 
 
 def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: Value, args: Args) -> None:

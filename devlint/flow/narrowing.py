@@ -42,6 +42,9 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
     if type(test) is cst.Call and len(test.args) == 1 and frame.scope.qualified(test.func) == "torch.is_tensor":
         narrow_to_type(frame, test.args[0].value, "torch.Tensor", holds)
         return
+    if type(test) is cst.Attribute and test.attr.value == "is_cuda" and not holds:
+        _place_asked_for(frame, test.value)  # if x.is_cuda: return on_gpu(x)   what follows is for the host
+        return
     if type(test) is cst.Comparison and len(test.comparisons) == 1:
         target = test.comparisons[0]
         operator = type(target.operator)
@@ -58,11 +61,23 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
         # `if x.device != y.device:` -- inside, nothing is known of either
         for side in (test.left, target.comparator):
             if type(side) is cst.Attribute and side.attr.value in ("device", "is_cuda"):
-                key = frame.key(side.value)
-                value = frame.lookup(key) if key is not None else None
-                apart = holds and operator is cst.NotEqual
-                if apart and key is not None and value is not None and value.kind in (TENSOR, THING, MODULE):
-                    env[key] = value.but(place=UNKNOWN_PLACE)
+                if holds and operator is cst.NotEqual:
+                    _place_asked_for(frame, side.value)
+            elif type(side) is cst.Attribute and side.attr.value == "type" and type(side.value) is cst.Attribute:
+                # if x.device.type == "cpu": ...   who asks what kind it is has an answer for each
+                asked = side.value
+                key = frame.key(asked.value) if asked.attr.value == "device" else None
+                given = frame.lookup(key) if key is not None else None
+                if given is not None and given.place.kind == "param":
+                    _place_asked_for(frame, asked.value)
+
+
+def _place_asked_for(frame: Frame, node: cst.BaseExpression) -> None:
+    """Nothing is known any more of where a value is."""
+    env, key = frame.env, frame.key(node)
+    value = frame.lookup(key) if key is not None else None
+    if env is not None and key is not None and value is not None and value.kind in (TENSOR, THING, MODULE):
+        env[key] = value.but(place=UNKNOWN_PLACE)
 
 
 def narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, holds: bool) -> None:

@@ -36,7 +36,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     given = given_to(node, function, args, receiver)
     is_here = function.home is frame.flow
     if is_here:
-        hint(function, given)
+        hint(function, given, frame)
     _note_default(frame, node, function, given, args)
     summary = frame.flow.summary(function, frame)
     if summary is None or function.is_replaced:
@@ -128,13 +128,15 @@ def given_to(node: cst.Call, function: Function, args: Args, receiver: Value | N
     return given
 
 
-def hint(function: Function, given: dict[str, Operand]) -> None:
+def hint(function: Function, given: dict[str, Operand], caller: Frame) -> None:
     """Callers tell what parameters are that nothing else tells."""
+    told = caller.function is not None and caller.function.is_told_device
     for name, (_, value) in given.items():
         if value.kind == LOADER and value.place.is_host:
             function.loaders[name] = join(function.loaders.get(name, value), value)
         inner = element(value) if value.kind in (LIST, TUPLE) else value
-        if inner.holds_tensors and inner.place.is_host:
+        # def table(layout, device): return rows(layout).to(device)   what comes beside a device may be on the host
+        if inner.holds_tensors and (inner.place.is_host or (told and inner.place.kind == "param")):
             function.handed_host.add(name)
     hints = {
         name: "elsewhere" if v.place.is_host else "there"

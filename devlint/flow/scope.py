@@ -15,6 +15,7 @@ import libcst as cst
 from devlint.flow import evidence
 from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
+from devlint.flow.hypothesis import names_device
 from devlint.flow.names import annotation_names, dotted, imported
 from devlint.flow.value import Value
 from devlint.source import Source
@@ -131,6 +132,11 @@ class Function:
     def takes_self(self) -> bool:
         """Whether the first parameter is the object, or the class."""
         return self.cls is not None and not self.is_static and bool(self.positional)
+
+    @property
+    def is_told_device(self) -> bool:
+        """Whether it is handed a device beside whatever else it is handed."""
+        return any(names_device(param.name.value) for param in self.params)
 
     def is_tensor_by_use(self, name: str) -> bool:
         """Whether the function does with a name what is done with tensors."""
@@ -426,7 +432,9 @@ class Scope:
             elif cls is not None and cls.is_module and not function.is_static and not function.is_classmethod:
                 if name == "forward" or name in _STEPS or not (name.startswith("_") or name in building):
                     device.add(function)
-            elif name in _STEPS or (_DEVICE_FUNCTION.search(name) and function.outer is None):
+            elif name in _STEPS or (
+                _DEVICE_FUNCTION.search(name) and function.outer is None and not name.startswith("test_")
+            ):  # def test_loss(self, input): the host is enough for a test
                 device.add(function)
         reached_device, reached_host = self._reached(device), self._reached(host)
         reached_constructor = self._reached(constructor)

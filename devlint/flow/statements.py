@@ -171,7 +171,7 @@ def _if(frame: Frame, node: cst.If) -> None:
         entry = dict(before) if before is not None else None
         frame.env = entry
         frame.dead += truth is False
-        first_round = isinstance(current.orelse, cst.Else) and _asks_for_round(frame, current.test)
+        first_round = current.orelse is not None and _asks_for_round(frame, current.test)
         if entry is not None:
             narrow(frame, current.test, True)
             if first_round and current.orelse is not None:
@@ -219,7 +219,7 @@ def _asks_for_round(frame: Frame, test: cst.BaseExpression) -> bool:
 
 def _forget_start(frame: Frame, first: cst.BaseSuite) -> None:
     """What the loop found bound is no more there in its later rounds, where the first round binds it anew:
-    ``if first: out = y`` ``else: out = torch.cat([out, y])``."""
+    ``if first: out = y`` ``else: out = torch.cat([out, y])``; ``if started: y = f(x + y)`` ``elif ...: y = f(x)``."""
     env, started = frame.env, frame.loops[-1].entry
     if env is None or started is None:
         return
@@ -589,6 +589,7 @@ def _delete(frame: Frame, node: cst.Del) -> None:
 
 def _assert(frame: Frame, node: cst.Assert) -> None:
     frame.truth_tested(node.test, evaluate(frame, node.test))
+    narrow(frame, node.test, True)  # assert isinstance(x, torch.LongTensor), whose tensors are on the host
     if node.msg is not None:
         frame.dead += 1
         evaluate(frame, node.msg)

@@ -309,6 +309,8 @@ def written_elsewhere(value: Value) -> Value:
     return tensor(UNKNOWN_PLACE) if value.kind == TENSOR else UNKNOWN
 
 
+#: ``text`` of a thing that is one element of an opaque structure: a tensor, or something that holds one.
+ELEMENT = "element"
 #: The identity of a module that is one of several.
 SEVERAL = object()
 
@@ -338,7 +340,7 @@ def _element(value: Value) -> Value:
     if kind == TENSOR:
         return value.but(zero=None, grad=False, obj=None)  # a row, which may be a single number
     if kind == THING:
-        return value.but(obj=None)
+        return value.but(obj=None, text=ELEMENT)
     if kind == LOADER:
         return Value(THING, value.place, value.origin, pinned=value.pinned, ref=value, tracked=False)
     if kind == MODULE:  # a Sequential or ModuleList
@@ -400,6 +402,9 @@ def substitute(value: Value, places: dict[tuple[str, int], Place]) -> Value:
             return value.but(items={key: substitute(item, places) for key, item in items.items()})
         return value
     place = places.get((value.place.name, value.place.scope))
+    name = value.place.name
+    if place is None and name.startswith("self.") and name.endswith(".device"):
+        place = places.get(("self", value.place.scope))  # net.clone(), which asks for self.weight.device
     if place is None or place == value.place or value.place.kind not in ("device", "param"):
         return value
     if place.kind == "unknown" and kind == DEVICE:
