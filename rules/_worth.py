@@ -70,7 +70,11 @@ def _is_kept(rule: Rule, move: Move) -> bool:
     if any(path.startswith("self.") for path in kept) and not rule.flow.runs_each_step(move.node):
         return True
     # if key not in windows: windows[key] = torch.hann_window(n).to(x.device)
-    return any((_kept_in(branch) | kept) & _paths(test) for test, branch, _ in _tests(rule, move.node))
+    return any(
+        (_kept_in(branch) | kept) & _paths(test)
+        for test, branch, holds in _tests(rule, move.node)
+        if not any(_compares_with_none(n, cst.IsNot if holds else cst.Is) for n in tree.walk(test))
+    )
 
 
 def _kept_in(code: cst.CSTNode) -> set[str]:
@@ -87,13 +91,20 @@ def _stands_in_for_what_is_missing(rule: Rule, node: cst.CSTNode) -> bool:
 def _is_missing(asked: cst.CSTNode, holds: bool) -> bool:
     if not isinstance(asked, cst.Comparison) or len(asked.comparisons) != 1:
         return False
+    if _compares_with_none(asked, cst.Is if holds else cst.IsNot):
+        return isinstance(asked.left, cst.Name)  # if mask is None: mask = torch.ones(n).to(x.device)
     operator, other = asked.comparisons[0].operator, asked.comparisons[0].comparator
-    if dotted(other) == "None":
-        # if mask is None: mask = torch.ones(n).to(x.device)
-        return isinstance(asked.left, cst.Name) and isinstance(operator, cst.Is if holds else cst.IsNot)
     # if len(boxes) == 0: return torch.zeros(n).to(x.device)
     counted = isinstance(other, cst.Integer) and other.value == "0" and isinstance(asked.left, cst.Call | cst.Subscript)
     return counted and isinstance(operator, cst.Equal if holds else cst.NotEqual | cst.GreaterThan)
+
+
+def _compares_with_none(node: cst.CSTNode, operator: type[cst.BaseCompOp]) -> bool:
+    return (
+        isinstance(node, cst.Comparison)
+        and isinstance(node.comparisons[0].operator, operator)
+        and dotted(node.comparisons[0].comparator) == "None"
+    )
 
 
 def _tests(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression, cst.CSTNode, bool]]:

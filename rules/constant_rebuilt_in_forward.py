@@ -75,8 +75,8 @@ class ConstantRebuiltInForward(Rule):
     (`self.mean = self.mean.to(x.device)`), in functions that are cached, where the numbers are not the same in each
     call, where a method sets `self.device`, and for `torch.zeros`, `torch.arange` and their kin, which copy nothing.
     Silent where a test decides whether the constant is made or used, in the function or where it is called, unless it
-    asks for types or devices; and where the function reads a value of the device, selects by a mask or copies other
-    data in each call as well.
+    asks for types or devices; and where the function, or a loop in it, reads a value of the device, selects by a mask,
+    indexes by a list or copies other data in each call as well.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -153,8 +153,11 @@ class ConstantRebuiltInForward(Rule):
 
     def _waits_anyway(self, node: cst.CSTNode, function: Function) -> bool:
         """Whether each call waits for the device in another place of the function, too: `n = int(ids.max())`."""
-        if self.flow.loop(node) is not None:
-            return False  # for i in range(n): x[rows[i]] = torch.tensor(0.0, device=x.device)   one wait more in each
+        loop = self.flow.loop(node)
+        if loop is not None:
+            # for i in range(n): x[rows[i]] = torch.tensor(0.0, device=x.device)   one wait more in each
+            # not: for i in range(n): outs = [torch.tensor(0.0, device=x.device)]; for code in codes[i]: if code: ...
+            return any(n in self.flow.facts.waits for n in tree.walk(loop.node.body))
         return any(
             self._waits(n) and runs_each_time(self.flow, function, n)
             for n in tree.walk(function.node.body)
@@ -178,6 +181,9 @@ class ConstantRebuiltInForward(Rule):
 
     def _selects(self, node: cst.Subscript) -> bool:
         """`box[mask]`, and not `box[mask] = 0`."""
+        if any(isinstance(item.slice, cst.Index) and _is_list(item.slice.value) for item in node.slice):
+            # x[:, [2, 1, 0]]   a list of indices is copied to where the tensor is
+            return not self.flow.value(node.value).place.is_host and self.flow.value(node.value).kind == TENSOR
         if isinstance(self.parent(node), cst.AssignTarget | cst.AugAssign) or len(node.slice) != 1:
             return False
         index = node.slice[0].slice
@@ -225,3 +231,8 @@ class ConstantRebuiltInForward(Rule):
                 and isinstance(node.args[0].value, cst.SimpleString)
             )
         return dotted(node) in ("math.pi", "math.e", "math.inf", "np.pi", "numpy.pi", "torch.inf", "torch.pi")
+
+
+def _is_list(node: cst.BaseExpression) -> bool:
+    """`[2, 1, 0]`, `list(range(n))`."""
+    return isinstance(node, cst.List | cst.ListComp) or (isinstance(node, cst.Call) and dotted(node.func) == "list")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import groupby
+
 import libcst as cst
 
 from devlint import tree
@@ -51,8 +53,9 @@ class RedundantMove(Rule):
     Silent where another function made or moved the tensor, which may change; where the move changes the type, too; for
     modules that are there already (parts may have been added since); for what comes out of modules, whose parts may be
     spread over devices; where the name of the device is bound more than once; where only some ways through the
-    code have moved the tensor; and for a line of a block that moves three values or more to one device, not all of
-    which are there before. What is returned in several places is one finding.
+    code have moved the tensor; for a line of a block that moves three values or more to one device, or one of a tuple,
+    not all of which are there before; and for lines that another function has, too, and needs. What is returned in
+    several places is one finding.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -71,7 +74,7 @@ class RedundantMove(Rule):
             first = self.flow.move(move.receiver)
             if first is not None and first.target.is_there:
                 found.append(self._twice(first, move))
-            elif self._is_there(move) and not self._is_in_row(move):
+            elif self._is_there(move) and not self._is_in_row(move) and not self._is_mirrored(move):
                 found.append(self._there(move))
         report_together(self, found)
 
@@ -85,43 +88,88 @@ class RedundantMove(Rule):
         return not named or self._bindings(move.node, place.name.partition(".")[0]) <= 1
 
     def _is_in_row(self, move: Move) -> bool:
-        """Whether the move is one line of a block that moves three values or more, not all of which are there before.
-
-        `ids = ids.to(device)`, `mask = mask.to(device)`, ...: such a block is kept uniform on purpose.
+        """Whether the move is one of three lines or more, one below the other, or one of several in a tuple, that move
+        to one device, and not all of them are there before: such a block is kept uniform on purpose.
         """
+        # seen = torch.zeros(n).to(device); done = torch.zeros(n).to(device); rest = torch.zeros_like(seen).to(device)
         line = self.enclosing(move.node, cst.SimpleStatementLine)
         block = self.parent(line) if line is not None else None
-        if not isinstance(block, cst.IndentedBlock | cst.Module):
+        if line is None or not isinstance(block, cst.IndentedBlock | cst.Module):
             return False
-        row: list[cst.Call] = []
-        seen = False
-        for statement in block.body:
-            call = self._rebinding_move(statement, move)
-            if call is not None:
-                row.append(call)
-            elif seen:
-                break
-            else:
-                row = []
-            seen = seen or statement is line
-        if len(row) < 3 or move.node not in row:
-            return False
-        return not all((known := self.flow.move(call)) is not None and self._is_there(known) for call in row)
+        row = self._in_tuple(line, move)
+        if not row:
+            for kind, group in groupby(block.body, lambda statement: self._kind_of_line(statement, move)):
+                lines = list(group)
+                if kind is not None and len(lines) >= 3 and line in lines:
+                    row = [call for each in lines if (call := self._move_of_line(each, move)) is not None]
+        return move.node in row and not all(
+            (known := self.flow.move(call)) is not None and self._is_there(known) for call in row
+        )
 
-    def _rebinding_move(self, statement: cst.CSTNode, like: Move) -> cst.Call | None:
+    def _in_tuple(self, line: cst.SimpleStatementLine, like: Move) -> list[cst.Call]:
+        """The moves of `x, y = x.to(device), y.to(device)`."""
+        assign = line.body[0]
+        if not isinstance(assign, cst.Assign) or not isinstance(assign.value, cst.Tuple):
+            return []
+        found = [self._same_move(element.value, like) for element in assign.value.elements]
+        return [call for call in found if call is not None]
+
+    def _move_of_line(self, statement: cst.CSTNode, like: Move) -> cst.Call | None:
         """The move in `style = style.to(device).repeat(n)`, to the same device as another one."""
         assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
         if not isinstance(assign, cst.Assign) or not isinstance(assign.targets[0].target, cst.Name):
             return None
-        node = assign.value
+        return self._same_move(assign.value, like)
+
+    def _kind_of_line(self, statement: cst.CSTNode, like: Move) -> str | None:
+        """Whether a line that moves binds a name anew, or makes what it moves."""
+        call = self._move_of_line(statement, like)
+        if call is None:
+            return None
+        node: cst.BaseExpression = call
         while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-            if isinstance(node.func.value, cst.Name):
-                same = node.func.value.value == assign.targets[0].target.value and node.func.attr.value == like.how
-                to = self.code(like.target_node) if like.target_node is not None else ""
-                named = not to or any(self.code(arg.value) == to for arg in node.args)
-                return node if same and named else None
+            if self.flow.name_of(node):
+                return "made"  # torch.zeros(n)
+            node = node.func.value
+        line = cst.ensure_type(statement, cst.SimpleStatementLine)
+        target = cst.ensure_type(line.body[0], cst.Assign).targets[0].target
+        return "bound anew" if self.code(node) == self.code(target) else None
+
+    def _same_move(self, node: cst.BaseExpression, like: Move) -> cst.Call | None:
+        to = self.code(like.target_node) if like.target_node is not None else ""
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            if node.func.attr.value == like.how and (not to or any(self.code(arg.value) == to for arg in node.args)):
+                return node
             node = node.func.value
         return None
+
+    def _is_mirrored(self, move: Move) -> bool:
+        """Whether another function has the same statement behind the same one, and needs the move there."""
+        # def validate(self): ...; y = y[:, -n:]; y = torch.cat([y, z]).to(self.device)   of what is on the host there
+        line = self.enclosing(move.node, cst.SimpleStatementLine)
+        text = self._with_line_above(line) if line is not None else None
+        function = self.flow.function(move.node)
+        if text is None:
+            return False
+        for call in self.source.nodes_of(cst.Call):
+            if not isinstance(call.func, cst.Attribute) or call.func.attr.value != move.how:
+                continue
+            other = self.enclosing(call, cst.SimpleStatementLine)
+            if other is None or other is line or self.flow.function(call) is function:
+                continue
+            known = self.flow.move(call)
+            needed = self.code(call) == self.code(move.node) and (known is None or not self._is_there(known))
+            if needed and self._with_line_above(other) == text:
+                return True
+        return False
+
+    def _with_line_above(self, line: cst.SimpleStatementLine) -> tuple[str, ...] | None:
+        block = self.parent(line)
+        if not isinstance(block, cst.IndentedBlock | cst.Module):
+            return None
+        at = next(i for i, statement in enumerate(block.body) if statement is line)
+        lines = block.body[max(at - 1, 0) : at + 1]
+        return tuple(self.code(s.body[0]) for s in lines if isinstance(s, cst.SimpleStatementLine))
 
     def _got_there_plainly(self, origin: cst.CSTNode | None, move: Move) -> bool:
         """Whether the same function moved the tensor, or made it with `device=`: a reader sees both at once.

@@ -125,7 +125,8 @@ class Flow:
 
     def calls(self, *names: str) -> list[cst.Call]:
         """All calls of a function known by its qualified name."""
-        return [node for name in names for node in self.facts.calls.get(name, ())]
+        # what is followed more than once, as a loop or an inherited method is, was noted each time
+        return list(dict.fromkeys(node for name in names for node in self.facts.calls.get(name, ())))
 
     def name_of(self, call: cst.CSTNode | None) -> str:
         """The qualified name a call calls, where it is a function of an outside package."""

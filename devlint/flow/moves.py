@@ -152,6 +152,8 @@ def by_type(node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
         return receiver.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, obj=None, grad=False)
     if value.kind == NAME and value.ref in table.DEVICE_TYPED:
         return receiver.but(place=Place("fixed", "cuda"), origin=node, obj=None)
+    if (value.kind == NAME and value.ref in table.HOST_TYPED) or value.text in table.HOST_TYPED:
+        return receiver.but(place=HOST, origin=node, obj=None, grad=False)
     if value.kind == DTYPE or (value.kind == NAME and str(value.ref).startswith("torch.")):
         return receiver.but(obj=None, grad=False)
     if value.text is not None:

@@ -105,14 +105,14 @@ HOST_FACTORIES: dict[str, Factory] = {
     ),
 }
 
-#: Legacy constructors whose type names the device.
-DEVICE_TYPED: frozenset[str] = frozenset(
-    _names(
-        "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor "
-        "BoolTensor",
-        "torch.cuda.",
-    )
+_TYPED = (
+    "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor "
+    "BoolTensor"
 )
+#: Legacy constructors whose type names the device.
+DEVICE_TYPED: frozenset[str] = frozenset(_names(_TYPED, "torch.cuda."))
+#: ... and those of the host: ``x.type(torch.FloatTensor)`` brings it there.
+HOST_TYPED: frozenset[str] = frozenset(_names(_TYPED, "torch."))
 
 #: Methods that follow their receiver unless ``device=`` says otherwise. ``t.new(...)`` is the legacy spelling.
 NEW_METHODS: dict[str, Factory] = {
