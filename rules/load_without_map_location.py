@@ -4,10 +4,12 @@ import re
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._files import is_known_file, made
 from devlint.rules._moves import short
 from devlint.testcode import is_test_file
 
@@ -51,12 +53,12 @@ class LoadWithoutMapLocation(Rule):
     values to where the parameters are, so nothing else changes for it.
 
     ## Limits
-    Loads in statements right below each other are one finding. Silent for data sets and other files that nothing shows
-    to be checkpoints, in tests, for what the same function saved, or trained, just before, for files that are
-    downloaded or belong to one process, where the file saves from the host only or gathers what FSDP sharded, where
-    the function moves the model to CUDA whatever there is, for a call that is tried first and repeated with
-    `map_location`, and where another branch for machines without a GPU gives it. Whether the file really came from a
-    GPU cannot be seen in the code.
+    Loads in statements right below each other are one finding. Silent for data sets, scores and other files that
+    nothing shows to be checkpoints, in tests, for what the same function saved, or trained, just before, for what
+    stops training early, for files that are downloaded or belong to one process (also where the calls in the file say
+    so), where the file saves from the host only or gathers what FSDP sharded, where the function moves the model to
+    CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where another branch
+    for machines without a GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -79,9 +81,9 @@ class LoadWithoutMapLocation(Rule):
             what = self._what(call, function, taken)
             if what is None or self._is_round_trip(call) or self._has_another_way(call):
                 continue
-            if function is not None and self._is_after_training(call, function):
+            if function is not None and (self._is_after_training(call, function) or _stops_early(function)):
                 continue
-            if self._is_known_file(call) or self._is_of_host() or self._needs_cuda(call, function):
+            if is_known_file(self, call) or self._is_of_host() or self._needs_cuda(call, function):
                 continue
             if runs and self._follows(runs[-1][-1][0], call):
                 runs[-1].append((call, what, taken or '"cpu"'))
@@ -120,7 +122,7 @@ class LoadWithoutMapLocation(Rule):
         for used in (self._consumer(call), *(self._use_of(name, call, function) for name in names)):
             if used is not None:
                 return used
-        if any(self._is_of_no_use(name, function) for name in names):
+        if any(_SCORE.search(name) or self._is_of_no_use(name, function) for name in names):
             return None
         file = self.code(call.args[0].value)
         if _DATA.search(file):
@@ -136,16 +138,20 @@ class LoadWithoutMapLocation(Rule):
         while isinstance(parent, cst.Subscript | cst.Attribute | cst.Call | cst.Arg):
             if isinstance(parent, cst.Call) and child is not parent.func:
                 name = dotted(parent.func) or self.code(parent.func)  # models[i].load_state_dict(torch.load(f))
-                # scaler.load_state_dict(torch.load(f))  holds numbers
-                return (
-                    f"the checkpoint for `{short(name)}`"
-                    if _takes_weights(name) and not _NUMBERS.search(name)
-                    else None
-                )
+                if not _takes_weights(name) or self._holds_numbers(name, parent):
+                    return None
+                return f"the checkpoint for `{short(name)}`"
             if isinstance(parent, cst.Attribute) and parent.attr.value in _OF_MODELS:
                 return "the model"  # torch.load("net.pt").eval()
             child, parent = parent, self.parent(parent)
         return None
+
+    def _holds_numbers(self, name: str, node: cst.CSTNode) -> bool:
+        """``scaler.load_state_dict(torch.load(f))``, ``self.load_state_dict(torch.load(f))`` of a sampler."""
+        function = self.flow.function(node)
+        if name.startswith("self.") and name.count(".") == 1 and function is not None and function.cls is not None:
+            name = function.cls.name
+        return _NUMBERS.search(name) is not None
 
     def _assigned(self, call: cst.Call) -> list[str]:
         """Names and attributes that the loaded value, or a part of it, is bound to."""
@@ -181,18 +187,29 @@ class LoadWithoutMapLocation(Rule):
         return None
 
     def _is_of_no_use(self, name: str, function: Function | None) -> bool:
-        """Whether a name is not read, or counted, or asked for settings alone: `ckpt["cfg"]`."""
+        """Whether a name is not read, counted, asked for settings alone (`ckpt["cfg"]`), or added to and saved."""
         reads = [
             node
             for node in self.source.nodes_of(cst.Name)
             if node.value == name
             and self.flow.function(node) is function
-            and not isinstance(self.parent(node), cst.AssignTarget)
+            and not isinstance(above := self.parent(node), cst.AssignTarget)
+            and not (isinstance(above, cst.AnnAssign) and above.target is node)
         ]
-        if name.isidentifier() and all(self._gives_settings(node) for node in reads):
+        if name.isidentifier() and all(self._gives_settings(node) or self._is_kept(node) for node in reads):
             return True
         calls = [self.parent(arg) for arg in map(self.parent, reads) if isinstance(arg, cst.Arg)]
         return any(isinstance(call, cst.Call) and self.code(call.func) == "len" for call in calls)
+
+    def _is_kept(self, node: cst.CSTNode) -> bool:
+        """``meta["weights"] = weights; torch.save(meta, file)``: nothing says that it holds tensors."""
+        above = self.parent(node)
+        if isinstance(above, cst.Arg):
+            call = self.parent(above)
+            return isinstance(call, cst.Call) and dotted(call.func).rpartition(".")[2] == "save"
+        while isinstance(above, cst.Subscript):
+            above = self.parent(above)
+        return isinstance(above, cst.AssignTarget)
 
     def _gives_settings(self, node: cst.CSTNode) -> bool:
         parent = self.parent(node)
@@ -206,13 +223,13 @@ class LoadWithoutMapLocation(Rule):
 
     def _is_round_trip(self, call: cst.Call) -> bool:
         """``torch.save(x, f); torch.load(f)``: what this function saved is loaded by the same process."""
-        file, outermost = self.code(self._file(call)), self._outermost(call)
+        file, outermost = self.code(made(self, call.args[0].value)), self._outermost(call)
         return any(
             isinstance(save.func, cst.Attribute)
             and save.func.attr.value == "save"
             and len(save.args) > 1
             and self._outermost(save) is outermost
-            and file in (self.code(save.args[1].value), self.code(self._made(save.args[1].value)))
+            and file in (self.code(save.args[1].value), self.code(made(self, save.args[1].value)))
             for save in self.source.nodes_of(cst.Call)
         )
 
@@ -231,37 +248,6 @@ class LoadWithoutMapLocation(Rule):
             function = function.outer
         return function
 
-    def _file(self, call: cst.Call) -> cst.BaseExpression:
-        return self._made(call.args[0].value)
-
-    def _made(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """What a name is bound to, where the function around, or else the file, binds it once."""
-        if isinstance(node, cst.Call) and len(node.args) == 1 and self.code(node.func) in ("str", "Path"):
-            node = node.args[0].value
-        if not isinstance(node, cst.Name):
-            return node
-        bound = [
-            assign
-            for assign in self.source.nodes_of(cst.Assign)
-            if any(isinstance(t.target, cst.Name) and t.target.value == node.value for t in assign.targets)
-        ]
-        here = self.flow.function(node)
-        inside = [assign for assign in bound if self.flow.function(assign) is here]
-        found = inside or [assign for assign in bound if self.flow.function(assign) is None]
-        return found[0].value if len(found) == 1 else node
-
-    def _is_known_file(self, call: cst.Call) -> bool:
-        """Whether one and the same file is meant: whoever wrote its name knows what is in it."""
-        file = self._file(call)
-        code = self.code(file)
-        if isinstance(file, cst.BinaryOperation):
-            code += self.code(self._made(file.left))  # folder = download_path() / "step"; torch.load(folder / "net.pt")
-        if _DOWNLOADED.search(code):
-            return True  # torch.load(hf_hub_download(repo, "vae.pth"))
-        if isinstance(file, cst.SimpleString | cst.FormattedString) and _FIXED.match(code):
-            return True  # torch.load("/home/me/net.pt"), torch.load("pretrained/s3d.pth")
-        return _OF_PROCESS.search(code) is not None  # f"shard_{rank}.pt"  is read by the process that wrote it
-
     def _is_of_host(self) -> bool:
         """Whether all that the file saves is on the host, or is gathered there."""
         if _GATHERED.search(self.source.text):
@@ -270,7 +256,14 @@ class LoadWithoutMapLocation(Rule):
         return bool(saved) and all(self._state_of_host(node) for node in saved)
 
     def _state_of_host(self, node: cst.BaseExpression) -> bool:
-        """``net.cpu(); torch.save(net.state_dict(), f)``."""
+        """``net.cpu(); torch.save({"net": net.state_dict(), "epoch": epoch}, f)``."""
+        if isinstance(saved := made(self, node), cst.Dict):
+            states = [
+                each.value
+                for each in saved.elements
+                if not isinstance(each.value, cst.Name | cst.Integer | cst.Float | cst.SimpleString)
+            ]
+            return bool(states) and all(self._state_of_host(state) for state in states)
         if not (
             isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "state_dict"
         ):
@@ -287,7 +280,7 @@ class LoadWithoutMapLocation(Rule):
     def _needs_cuda(self, call: cst.Call, function: Function | None) -> bool:
         """Whether the same function moves what is loaded, or loads it into what it moves, to CUDA and nowhere else:
         ``net = Net().cuda(); net.load_state_dict(torch.load(f))``."""
-        names = set(self._assigned(call))
+        names = self._made_of(set(self._assigned(call)), function)
         consumers: list[cst.CSTNode] = [call]
         consumers += [
             n for n in self.source.nodes_of(cst.Name) if n.value in names and self.flow.function(n) is function
@@ -307,6 +300,20 @@ class LoadWithoutMapLocation(Rule):
             and not self._is_asked_for(move.node)
             for move in self.flow.facts.moves.values()
         )
+
+    def _made_of(self, names: set[str], function: Function | None) -> set[str]:
+        """The names, and those that get parts of what they hold: ``for k, v in state.items(): new[k[7:]] = v``."""
+        found = set(names)
+        loops = [(each.iter, each.target) for each in self.source.nodes_of(cst.For)]
+        assigned = [(each.value, to.target) for each in self.source.nodes_of(cst.Assign) for to in each.targets]
+        for read, target in [*loops, *assigned]:
+            into: cst.BaseExpression = target
+            while isinstance(into, cst.Subscript):
+                into = into.value
+            here = self.flow.function(read) is function
+            if here and any(isinstance(part, cst.Name) and part.value in found for part in tree.walk(read)):
+                target_names(into, found)
+        return found
 
     def _root(self, node: cst.BaseExpression) -> str:
         """``net`` of ``net.eval()``; the name that what is moved is bound to: ``net = Net().cuda()``."""
@@ -368,19 +375,24 @@ def _location_parameter(function: Function | None) -> str | None:
     return None
 
 
+def _stops_early(function: Function) -> bool:
+    """``class EarlyStopping``: what it loads it has saved in this very run."""
+    return function.cls is not None and _EARLY.search(function.cls.name) is not None
+
+
 def _takes_weights(name: str) -> bool:
     last = name.rpartition(".")[2].lower()
     return "load_state_dict" in last or ("state_dict" in last and last.startswith(("load", "set", "restore")))
 
 
 _NUMBERS = re.compile(r"scaler|schedul|sampler|loader|callback|engine|trainer|early|meter", re.IGNORECASE)
+_EARLY = re.compile(r"early_?stop", re.IGNORECASE)
+#: What one number is called, or a few.
+_SCORE = re.compile(r"(^|_)(scores?|metrics?|loss|losses|acc|accuracy)$")
 _OF_MODELS = frozenset({"eval", "train", "parameters", "state_dict", "named_parameters"})
 _CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|state_?dict|weights|pretrained|resume", re.IGNORECASE)
 #: Entries of a checkpoint that are no tensors.
 _SETTINGS = re.compile(r"(^|_)(cfg|config|args|hparams|hyper_parameters|epoch|step|version|vocab)$")
 _DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
-_DOWNLOADED = re.compile(r"download|cached_file|cached_path|__file__|https?:")
-_FIXED = re.compile(r"""[rfRF]*["'](/|~|[^"']*pretrained)""")
-_OF_PROCESS = re.compile(r"rank|process_index", re.IGNORECASE)
 _GATHERED = re.compile(r"StateDictType|StateDictConfig|state_dict_type|StateDictOptions")
 _AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)

@@ -1,0 +1,98 @@
+"""Which file code reads: what its name is bound to, and whether whoever wrote the code knows what is in it."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint.flow.names import dotted
+from devlint.flow.scope import Function
+from devlint.rule import Rule
+from devlint.rules._arguments import argument
+from devlint.rules._recurs import function_of
+
+_DOWNLOADED = re.compile(r"download|cached_file|cached_path|__file__|https?:")
+_FIXED = re.compile(r"""[rfRF]*["'](/|~|[^"']*pretrained)""")
+_OF_PROCESS = re.compile(r"rank|process_index", re.IGNORECASE)
+
+
+def is_known_file(rule: Rule, call: cst.Call) -> bool:
+    """Whether one and the same file is meant: it is downloaded, fixed, or read by the process that wrote it."""
+    return all(_is_known(rule, file) for file in _bound(rule, call.args[0].value))
+
+
+def made(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression:
+    """What a name is bound to, where the function around, or else the file, binds it once."""
+    found = _bound(rule, node)
+    return found[0] if len(found) == 1 else node
+
+
+def _is_known(rule: Rule, file: cst.BaseExpression) -> bool:
+    code = rule.code(file)
+    if isinstance(file, cst.BinaryOperation):
+        code += rule.code(made(rule, file.left))  # folder = download_path() / "step"; torch.load(folder / "net.pt")
+    if _DOWNLOADED.search(code):
+        return True  # torch.load(hf_hub_download(repo, "vae.pth"))
+    if isinstance(file, cst.SimpleString | cst.FormattedString) and _FIXED.match(code):
+        return True  # torch.load("/home/me/net.pt"), torch.load("pretrained/s3d.pth")
+    if isinstance(file, cst.SimpleString) and _has_address(rule, str(file.evaluated_value)):
+        return True  # download(url="https://data.org/net.pth"); torch.load("net.pth")
+    return _OF_PROCESS.search(code) is not None  # f"shard_{rank}.pt"  is read by the process that wrote it
+
+
+def _has_address(rule: Rule, file: str) -> bool:
+    name = file.rpartition("/")[2]
+    texts = (str(node.evaluated_value) for node in rule.source.nodes_of(cst.SimpleString))
+    return any("://" in text and text.endswith(f"/{name}") for text in texts)
+
+
+def _bound(rule: Rule, node: cst.BaseExpression, depth: int = 3) -> list[cst.BaseExpression]:
+    """All that a name is bound to in the function around, or by its callers, or at the top of the file; else itself."""
+    if isinstance(node, cst.Call) and len(node.args) == 1 and rule.code(node.func) in ("str", "Path"):
+        node = node.args[0].value
+    if not isinstance(node, cst.Name) or depth == 0:
+        return [node]
+    here = rule.flow.function(node)
+    inside = _opened(rule, node.value, here, depth)
+    outside: list[cst.BaseExpression] = []
+    for assign in rule.source.nodes_of(cst.Assign):
+        if any(isinstance(t.target, cst.Name) and t.target.value == node.value for t in assign.targets):
+            place = rule.flow.function(assign)
+            if place is here:
+                inside.append(assign.value)
+            elif place is None:
+                outside.append(assign.value)
+    if not inside and here is not None:
+        inside = _handed_in(rule, node.value, here, depth)
+    return inside or outside or [node]
+
+
+def _opened(rule: Rule, name: str, function: Function | None, depth: int) -> list[cst.BaseExpression]:
+    """``path`` of ``with open(path) as file``, or what that is bound to."""
+    return [
+        bound
+        for item in rule.source.nodes_of(cst.WithItem)
+        if item.asname is not None
+        and dotted(item.asname.name) == name
+        and rule.flow.function(item) is function
+        and isinstance(item.item, cst.Call)
+        and item.item.args
+        and dotted(item.item.func) == "open"
+        for bound in _bound(rule, item.item.args[0].value, depth - 1)
+    ]
+
+
+def _handed_in(rule: Rule, name: str, function: Function, depth: int) -> list[cst.BaseExpression]:
+    """What the calls in the file hand in for a parameter."""
+    given: list[cst.BaseExpression] = []
+    params = [param.name.value for param in function.positional]
+    if name not in params:
+        return given
+    position = params.index(name) - (1 if function.takes_self else 0)
+    for call in rule.source.nodes_of(cst.Call):
+        if dotted(call.func).rpartition(".")[2] == function.name and function_of(rule.flow, call) is function:
+            arg = argument(call, position, name)
+            if arg is not None:
+                given += _bound(rule, arg.value, depth - 1)
+    return given
