@@ -24,8 +24,8 @@ GROUPS: dict[str, str] = {
 #: Groups whose rules run when nothing is selected.
 DEFAULT_GROUPS = frozenset({"correctness", "suspicious", "performance", "distributed", "memory"})
 
-#: Of these, the groups that are off in test code unless somebody selects them: nobody speeds up a test's one wait.
-QUIET_IN_TESTS = frozenset({"performance"})
+#: Of these, the groups that are off in test code unless somebody selects them: a test's few steps wait and keep little.
+QUIET_IN_TESTS = frozenset({"performance", "memory"})
 
 #: Findings that no rule class makes: they are about the file, not about torch. Name -> group and level.
 SYNTAX_ERROR, UNUSED_IGNORE, INTERNAL_ERROR = "syntax-error", "unused-ignore", "internal-error"

@@ -275,6 +275,7 @@ class ProjectIndex:
                 view.facts.add(self.ask(definition.path, f"names {name}"))
                 around[name] = each.target if each.kind == IMPORT else f"{HERE}.{name}"
         flow = Flow(source, view, around)
+        flow.note_waits()
         return Unit(definition, flow, binding.first, Basis(frozenset(view.facts)))
 
     def _entry(self, folder: str, name: str) -> str:

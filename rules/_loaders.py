@@ -11,7 +11,7 @@ from devlint.rules._arguments import argument
 from devlint.source import Source
 
 #: The positions of arguments of ``DataLoader``.
-NUM_WORKERS, PIN_MEMORY = 5, 7
+NUM_WORKERS, COLLATE, PIN_MEMORY = 5, 6, 7
 
 
 def gives_pin_memory(made: cst.Call) -> bool:

@@ -68,8 +68,8 @@ class CachedDeviceTensor(Rule):
 
     ## Limits
     Decorators only. Silent for functions with a bounded cache and no tensor among their arguments, for those that are
-    asked about devices and types alone, and for what runs on the host, such as the methods of a data set. Caches
-    kept in dictionaries are not looked at.
+    asked about devices, types and settings that have a default alone, and for what runs on the host, such as the
+    methods of a data set. Caches kept in dictionaries are not looked at.
 
     ## References
     - [functools.lru_cache](https://docs.python.org/3/library/functools.html#functools.lru_cache)
@@ -126,7 +126,9 @@ class CachedDeviceTensor(Rule):
                 fix=self._fix(decorator),
             )
             return
-        asked = [p.name.value for p in function.params if not (names_device(p.name.value) or p.name.value in _FEW)]
+        # def mel_filters(device, n_mels=80): a setting has few values in a program, or one
+        needed = [p.name.value for p in function.params if p.default is None]
+        asked = [name for name in needed if not (names_device(name) or name in _FEW)]
         if gives_tensors and not bounded and asked:
             self.report(
                 function.node.name,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -11,9 +12,10 @@ from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
 from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
+from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._places import last_word, origin_note
+from devlint.rules._places import origin_note
 from devlint.rules._reads import READ_AS_NUMBERS, kept_as, read_one_by_one, same_each_time, surely_there
 from devlint.rules._recurs import is_deprecated, trains
 
@@ -84,8 +86,9 @@ class HostSyncInLoop(Rule):
     parts of a batch and the loop around it needs the sum in each step; and where an element is read in a turn that
     waits for something else as well.
     Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`) or once an epoch, and
-    for sums of a pass that does not train; and in deprecated code. Waits inside functions that the loop calls are not
-    seen.
+    for sums of a pass that does not train; and in deprecated code. Silent, too, where a function or a model that the
+    loop calls waits by itself in each step, or is called after what it looks at (`check_gradients(model)`); a model
+    that comes from another file is not seen.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -249,15 +252,15 @@ class HostSyncInLoop(Rule):
         for node in tree.walk(loop.node.body):
             if not isinstance(node, cst.Call | cst.Subscript) or self.source.offsets(node)[0] > end:
                 continue
+            if runs_sometimes(self.flow, node, loop):
+                continue
             if isinstance(node, cst.Subscript):
-                # out[data.train_mask]: how many there are is for the host to know
-                waits = any(
-                    isinstance(i.slice, cst.Index) and last_word(dotted(i.slice.value)).endswith("mask")
-                    for i in node.slice
-                ) and not isinstance(self.parent(node), cst.AssignTarget)
+                waits = picks_by_mask(self.flow, node)  # out[data.train_mask]
+            elif self.flow.waits_in(node) or self._tells(node):
+                return True  # net(x), which picks by a mask
             else:
                 waits = self._call_waits(node)
-            if waits and not runs_sometimes(self.flow, node, loop) and kept_as(self.flow, node, loop, end) is None:
+            if waits and kept_as(self.flow, node, loop, end) is None:
                 return True
         return False
 
@@ -266,7 +269,19 @@ class HostSyncInLoop(Rule):
         if name == "step":
             # scaler.step(optimizer) reads whether a gradient overflowed; LBFGS reads the loss of its closure
             return bool(call.args)
-        return name in _WAITING or name.startswith("assert")
+        if name.startswith("clip_grad"):
+            # clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)
+            return any(a.keyword is not None and a.keyword.value == "error_if_nonfinite" for a in call.args)
+        return name in _WAITING
+
+    def _tells(self, call: cst.Call) -> bool:
+        """Whether a call looks at what it is handed, or shows it: `check_update(net)`, `log({"loss": loss})`."""
+        if not _TELLING.match(_called(call)):
+            return False
+        given: list[cst.BaseExpression] = []
+        for arg in call.args:
+            given += [each.value for each in arg.value.elements] if isinstance(arg.value, cst.Dict) else [arg.value]
+        return any(isinstance(v, cst.Name | cst.Attribute) and not self.flow.value(v).place.is_host for v in given)
 
     def _fix(self, wait: Wait, loop: Loop) -> Fix | None:
         """Sum on the device, and read the sum after the loop."""
@@ -360,8 +375,11 @@ def _steps(work: cst.CSTNode) -> bool:
 
 #: Calls that wait, whatever they are called on.
 _WAITING = frozenset(
-    "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print".split()
+    "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print "
+    "empty_cache".split()
 )
+#: Functions that look at what they are handed, or show it.
+_TELLING = re.compile(r"_?(check|assert|validate|log|print|report|record|track|add_scalars?)(_|$)")
 
 
 def _counts(node: cst.BaseExpression) -> bool:

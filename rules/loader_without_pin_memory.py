@@ -3,8 +3,12 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow.facts import Move
+from devlint.flow.names import dotted, target_names
+from devlint.flow.scope import Function
+from devlint.flow.value import DICT, LIST, TENSOR, TUPLE, UNKNOWN
 from devlint.rule import Rule
-from devlint.rules._loaders import gives_pin_memory, has_workers, pinning
+from devlint.rules._arguments import argument
+from devlint.rules._loaders import COLLATE, gives_pin_memory, has_workers, pinning
 from devlint.rules._moves import destination, has_memory_of_its_own, loader_of
 from devlint.rules._recurs import in_training_loop
 
@@ -53,8 +57,9 @@ class LoaderWithoutPinMemory(Rule):
     ## Limits
     Silent for loaders without worker processes (`num_workers` is zero by default), or where nothing says how many:
     they would pin in the thread of the loop itself, which costs about what the faster copy gains. Silent where
-    `pin_memory` is given, whatever its value; where batches may be made by a function that is not known, or are moved
-    outside of a loop that trains; where `non_blocking=True` is asked for, which is `pageable-non-blocking`; and on
+    `pin_memory` is given, whatever its value; where batches are made by a function that is not known to give tensors
+    alone (a loader does not pin other objects), are changed by the loop before they are copied, or are moved outside
+    of a loop that trains; where `non_blocking=True` is asked for, which is `pageable-non-blocking`; and on
     Apple's chips, where both sides share one memory. How large the data are is not looked at.
 
     ## References
@@ -73,6 +78,8 @@ class LoaderWithoutPinMemory(Rule):
                 continue
             if not has_workers(self.source, made) or not in_training_loop(self.flow, move.node):
                 continue
+            if not self._makes_tensors(made) or self._is_made_anew(move):
+                continue
             told.add(made)
             self.report(
                 made,
@@ -80,6 +87,38 @@ class LoaderWithoutPinMemory(Rule):
                 notes=[self.note(move.node, f"a batch of it is copied to {destination(self, move)} here")],
                 fix=pinning(self, made),
             )
+
+    def _makes_tensors(self, made: cst.Call) -> bool:
+        """Whether all of a batch can be pinned: a loader pins tensors, and leaves other objects as they are."""
+        collate = argument(made, COLLATE, "collate_fn")
+        if collate is None or dotted(collate.value) == "None":
+            return True
+        function = self.flow.value(collate.value).ref
+        summary = function.summary if isinstance(function, Function) else None
+        todo = [summary.returns] if summary is not None else [UNKNOWN]
+        for value in todo:
+            if value.kind in (LIST, TUPLE, DICT) and value.items is not None:
+                items = value.items
+                todo += items.values() if isinstance(items, dict) else items if isinstance(items, list) else [items]
+            elif value.kind != TENSOR and not value.is_data:
+                return False  # graphs, labels = zip(*samples); return dgl.batch(graphs), torch.tensor(labels)
+        return True
+
+    def _is_made_anew(self, move: Move) -> bool:
+        """Whether a part of the batch is not what the loader gave when it is copied: `x = torch.tensor(x.numpy())`."""
+        loop = self.flow.loop(move.node)
+        if loop is None or not isinstance(loop.node, cst.For):
+            return False
+        parts: set[str] = set()
+        target_names(loop.node.target, parts)
+        return any(
+            other.value.place.is_host
+            and other.target.is_there
+            and self.flow.loop(other.node) is loop
+            and dotted(other.receiver) in parts
+            and loader_of(self.flow, other.receiver) is None
+            for other in self.flow.facts.moves.values()
+        )
 
     def _made(self, move: Move) -> cst.Call | None:
         """The call that made the loader of an unpinned batch that is moved to a device."""

@@ -12,6 +12,7 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.flow.value import OPTIMIZER
 from devlint.rule import Rule
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._training import Loop, loop_around, runs_few_times
 
 #: Names of what clears gradients, or takes care of them in a way of its own.
@@ -72,11 +73,13 @@ class MissingZeroGrad(Rule):
     def check(self) -> None:
         if "backward" not in self.source.text or "step(" not in self.source.text:
             return
+        found: list[Told] = []
         for call in self.source.nodes_of(cst.Call):
             optimizer = self._stepped(call)
             loop = loop_around(self.flow, call) if optimizer else None
             if loop is not None:
-                self._check_step(call, optimizer, loop)
+                found += self._check_step(call, optimizer, loop)
+        report_together(self, found)
 
     def _stepped(self, call: cst.Call) -> str:
         """The optimizer of `optimizer.step()`, `scaler.step(optimizer)`."""
@@ -92,28 +95,31 @@ class MissingZeroGrad(Rule):
             return ""  # optimizer.step(closure)
         return dotted(holder) if self.flow.value(holder).kind == OPTIMIZER else ""
 
-    def _check_step(self, step: cst.Call, optimizer: str, loop: Loop) -> None:
+    def _check_step(self, step: cst.Call, optimizer: str, loop: Loop) -> list[Told]:
         backward = next((c for c in self._backwards(loop.body) if self._before(c, step)), None)
         if backward is None or runs_few_times(loop) or leaves(loop.body.body[-1]):
-            return  # for x in data: loss.backward(); optimizer.step(); break
+            return []  # for x in data: loss.backward(); optimizer.step(); break
         known = self.flow.loop(step)
         if known is None or known.binds(optimizer):
-            return  # for make in models: model = make(); optimizer = SGD(model.parameters()); ...
+            return []  # for make in models: model = make(); optimizer = SGD(model.parameters()); ...
         if any(_clears(node) for node in tree.walk(loop)):
-            return  # optimizer.zero_grad(), p.grad = None
+            return []  # optimizer.zero_grad(), p.grad = None
         function = self.flow.function(step)
         if self._cleared_elsewhere(function):
-            return
+            return []
         outside = next((n for n in tree.walk(function.node if function else self.source.module) if _clears(n)), None)
         notes = [self.note(backward, "this adds to the gradients")]
         if outside is not None and self.flow.function(outside) is function:
             notes.append(self.note(outside, "this is outside of the loop"))
-        self.report(
+        told = Told(
             step,
             f"`{self.code(step)}` uses the gradients of all iterations so far: nothing clears them in this loop",
+            also=f"so does `{self.code(step)}`",
             notes=notes,
             fix=self._fix(step, backward, optimizer, loop),
+            key=loop,
         )
+        return [told]
 
     def _backwards(self, root: cst.CSTNode) -> Iterator[cst.Call]:
         for node in tree.walk(root):

@@ -4,7 +4,7 @@ import libcst as cst
 
 from devlint.finding import Fix
 from devlint.flow.facts import Move
-from devlint.flow.loops import working_loop
+from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note
@@ -53,7 +53,7 @@ class ReducedOnHost(Rule):
 
     ## Limits
     Silent for single values, where the type is changed on the host first (`x.cpu().double().mean()`), where the copy
-    has a name, and outside of loops.
+    has a name, in some iterations only (`if step % 100 == 0`), and outside of loops.
     Not proved by running: there is one copy either way, and what shrinks is its size, of which proofs say nothing.
 
     ## References
@@ -72,7 +72,11 @@ class ReducedOnHost(Rule):
             if reduced is None:
                 continue
             loop = working_loop(self.flow, move.node)
-            if (loop is None or not loop.works) and not self.flow.runs_each_step(move.node):
+            if loop is not None and loop.works:
+                # if done: print(rewards.cpu().numpy().mean())
+                if runs_sometimes(self.flow, move.node, loop):
+                    continue
+            elif not self.flow.runs_each_step(move.node):
                 continue
             self._report(move, reduced)
 

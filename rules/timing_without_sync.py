@@ -7,10 +7,11 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.hypothesis import LOSS_NAME
 from devlint.flow.names import dotted
-from devlint.flow.scope import Class, Function
-from devlint.flow.value import CONTEXT, LIST, LOADER, MODULE, OPTIMIZER, TENSOR, THING
+from devlint.flow.value import CONTEXT, LIST, LOADER, MODULE, OPTIMIZER, TENSOR, THING, UNKNOWN_KIND
+from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._training import above, loop_around
 
 _CLOCKS = frozenset(
@@ -73,9 +74,10 @@ class TimingWithoutSync(Rule):
     ```
 
     ## Limits
-    Silent where anything in between may wait, functions that are not seen included, where the time is that of a whole
-    pass over a loader, and where nothing says that the work is done on a device. Where so much is queued that the host
-    has to wait for room, the time is only partly wrong.
+    Silent where anything in between may wait, functions that are not seen and indices that may be masks or on the host
+    included, where the time is that of a whole pass over a loader, and where nothing says that the work is done on a
+    device. Several such times in one function are one finding. Where so much is queued that the host has to wait for
+    room, the time is only partly wrong.
 
     Not proved by running: an imaginary device does its work at once, and a time on a real one is no result to compare.
 
@@ -90,13 +92,14 @@ class TimingWithoutSync(Rule):
         clocks = self.flow.calls(*_CLOCKS)
         if len(clocks) < 2:
             return
-        waiting = {self.flow.function(wait.node) for wait in self.flow.facts.waits.values()}
         starts = [(name, statement) for call in clocks for name, statement in self._bound(call)]
+        found: list[Told] = []
         for call in clocks:
             for name in self._compared_to(call):
                 before = [s for n, s in starts if n == name and self._comes_before(s, call)]
                 if before:
-                    self._check_pair(max(before, key=lambda s: self.source.offsets(s)[0]), call, waiting)
+                    found += self._check_pair(max(before, key=lambda s: self.source.offsets(s)[0]), call)
+        report_together(self, found)
 
     def _bound(self, call: cst.Call) -> Iterator[tuple[str, cst.SimpleStatementLine]]:
         """`start = time.time()`: the name, and the statement."""
@@ -112,15 +115,32 @@ class TimingWithoutSync(Rule):
         above_ = self.parent(call)
         if isinstance(above_, cst.BinaryOperation) and isinstance(above_.operator, cst.Subtract):
             return {dotted(above_.right)} - {""} if above_.left is call else set()
-        names = {name for name, _ in self._bound(call)}
-        function = self.flow.function(call)
         return {
             dotted(node.right)
-            for node in (self.source.nodes_of(cst.BinaryOperation) if names else ())
+            for name, statement in self._bound(call)
+            for node in self.source.nodes_of(cst.BinaryOperation)
             if isinstance(node.operator, cst.Subtract)
-            and dotted(node.left) in names
-            and self.flow.function(node) is function
-        } - names - {""}  # fmt: skip
+            and dotted(node.left) == name
+            and dotted(node.right) != name
+            and self._reaches(name, statement, node)
+        } - {""}
+
+    def _reaches(self, name: str, bound: cst.SimpleStatementLine, use: cst.BinaryOperation) -> bool:
+        """Whether a reading is the last one of its name before it is used."""
+        # for x in warm_up: ...; end = time.time()    for x in loader: ...; end = time.time(); spent.append(end - start)
+        if not self._is_before(bound, use):
+            return False
+        return not any(
+            other is not bound and self._is_before(bound, other) and self._is_before(other, use)
+            for clock in self.flow.calls(*_CLOCKS)
+            for n, other in self._bound(clock)
+            if n == name
+        )
+
+    def _is_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        if self.flow.function(first) is not self.flow.function(second):
+            return False
+        return self.source.offsets(first)[0] < self.source.offsets(second)[0]
 
     def _comes_before(self, start: cst.SimpleStatementLine, end: cst.Call) -> bool:
         return (
@@ -129,23 +149,30 @@ class TimingWithoutSync(Rule):
             and self.source.comes_before(start, end)
         )
 
-    def _check_pair(self, start: cst.SimpleStatementLine, end: cst.Call, waiting: set[Function | None]) -> None:
+    def _check_pair(self, start: cst.SimpleStatementLine, end: cst.Call) -> list[Told]:
         between = self._between(start, end)
         work: cst.CSTNode | None = None
         for statement in between or ():
             for node in self._nodes(statement):
                 if node in self.flow.facts.waits or self._goes_through_loader(node):
-                    return  # loss.item(); for x, y in loader: ...
+                    return []  # loss.item(); for x, y in loader: ...
+                if isinstance(node, cst.Subscript) and self._may_wait(node):
+                    return []
                 if isinstance(node, cst.Call):
-                    if not self._is_queued(node, waiting):
-                        return  # torch.cuda.synchronize(), show(out)
+                    if not self._is_queued(node):
+                        return []  # torch.cuda.synchronize(), show(out)
                     work = node if self._is_work(node) else work
-        if work is not None:
-            self.report(
-                end,
-                f"the clock is read while `{short(self.code(work))}` is only queued: nothing waits for the device",
-                notes=[self.note(start, "timed since here"), self.note(work, "this is work for a device")],
-            )
+        if work is None:
+            return []
+        queued = f"`{short(self.code(work))}` is only queued"
+        told = Told(
+            end,
+            f"the clock is read while {queued}: nothing waits for the device",
+            also=f"here, {queued}",
+            notes=[self.note(start, "timed since here"), self.note(work, "this is work for a device")],
+            key=self.flow.function(end) or self.source.module,
+        )
+        return [told]
 
     def _between(self, start: cst.SimpleStatementLine, end: cst.Call) -> list[cst.CSTNode] | None:
         """The statements between the two readings; ``None`` where they are in different blocks."""
@@ -173,8 +200,21 @@ class TimingWithoutSync(Rule):
         inner = self.flow.loop(node.body)
         return over.kind == LOADER or (inner is not None and inner.loader)
 
-    def _is_queued(self, call: cst.Call, waiting: set[Function | None]) -> bool:
+    def _may_wait(self, node: cst.Subscript) -> bool:
+        """Whether an index may be a mask, of which the host has to know the size, or on the host itself."""
+        # loss = criterion(logits[train_mask], labels[rows])
+        if picks_by_mask(self.flow, node):
+            return True
+        base = self.flow.value(node.value)
+        if base.place.is_host or base.kind not in (TENSOR, THING, UNKNOWN_KIND):
+            return False
+        indices = [self.flow.value(i.slice.value) for i in node.slice if isinstance(i.slice, cst.Index)]
+        return any(v.kind in (TENSOR, THING, UNKNOWN_KIND) and not v.place.is_there for v in indices)
+
+    def _is_queued(self, call: cst.Call) -> bool:
         """Whether a call surely waits for no device: a known one, or one of a value of torch's."""
+        if self.flow.waits_in(call):
+            return False
         name = self.flow.name_of(call)
         if name.startswith("torch."):
             return not ("synchronize" in name or ".cuda." in name or ".distributed." in name or "load" in name)
@@ -189,8 +229,7 @@ class TimingWithoutSync(Rule):
                 return True
         called = self.flow.value(func)
         if called.kind == MODULE:
-            forward = called.ref.find_method("forward") if isinstance(called.ref, Class) else None
-            return forward is None or forward not in waiting
+            return True
         if LOSS_NAME.search(dotted(func).rpartition(".")[2]):
             return True
         if called.kind == CONTEXT or self.flow.value(call).kind == CONTEXT:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import libcst as cst
 
-from devlint.flow import elsewhere, steps
+from devlint.flow import elsewhere, steps, waiting
 from devlint.flow import torch_table as table
 from devlint.flow.elsewhere import Elsewhere
 from devlint.flow.facts import Facts, Move
@@ -200,6 +200,17 @@ class Flow:
     def global_value(self, name: str) -> Value | None:
         """What a name of the top level holds in the end."""
         return self._module_env.get(name)
+
+    def note_waits(self) -> None:
+        """Find out what waits for the device while there is code to read: callers ask later."""
+        for cls in self.scope.classes.values():
+            waiting.module_waits(self, cls)
+        for function in self.scope.functions.values():
+            waiting.waits_each_time(self, function)
+
+    def waits_in(self, call: cst.Call) -> bool:
+        """Whether what a call runs waits for the device each time, as far as its code is seen."""
+        return waiting.call_waits(self, call)
 
     def drop_tree(self) -> None:
         """Forget the code, and what only those need who look at code: all that stays is what callers ask for."""

@@ -134,6 +134,8 @@ def hint(function: Function, given: dict[str, Operand], caller: Frame) -> None:
     for name, (_, value) in given.items():
         if value.kind == LOADER and value.place.is_host:
             function.loaders[name] = join(function.loaders.get(name, value), value)
+        if value.kind == MODULE and isinstance(value.ref, Class):
+            function.handed_modules.setdefault(name, set()).add(value.ref)
         inner = element(value) if value.kind in (LIST, TUPLE) else value
         # def table(layout, device): return rows(layout).to(device)   what comes beside a device may be on the host
         if inner.holds_tensors and (inner.place.is_host or (told and inner.place.kind == "param")):
