@@ -43,7 +43,7 @@ def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
     if loop is not None:
         return not _waits_inside(rule, loop) and not (_is_small(made.factory) and reads_each_time(flow, loop))
     function = flow.function(node)
-    if calls_what_waits(flow, function) or waits_in_loop(flow, function) or _stands_before_work(rule, node):
+    if calls_what_waits(flow, function) or waits_in_loop(flow, function) or _is_before_work(rule, node):
         return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
     if _is_small(made.factory) and _reads_back(rule, function):
         return False
@@ -141,17 +141,20 @@ def _holder(target: cst.BaseExpression) -> str:
     return dotted(target)
 
 
-def _stands_before_work(rule: Rule, node: cst.CSTNode) -> bool:
+def _is_before_work(rule: Rule, node: cst.CSTNode, depth: int = 2) -> bool:
     """Whether a sampler or a generator makes it once, before the loop in which a model does its work."""
     # total = torch.zeros(len(x)).to(x.device)
     # for t in timesteps: total += self.bound(model(x, t))
     flow, function = rule.flow, rule.flow.function(node)
-    if function is None or flow.runs_each_step(function.node.body.body[0]):
+    if function is None or flow.runs_each_step(function.node.body.body[0]) or in_stepping_loop(flow, node):
         return False  # def forward(self, x): ...; for layer in self.layers: x, h = layer(x, h)
     at, _ = rule.source.offsets(node)
-    for n in tree.walk(function.node.body):
-        if isinstance(n, cst.For | cst.While) and rule.source.offsets(n)[0] > at and _works(rule, n):
-            return True
+    if any(_works(rule, n) and rule.source.offsets(n)[0] > at for n in tree.walk(function.node.body)):
+        return True
+    # x = self.padded(x); for i in range(n): x = self.net(x)
+    calls = [call for call in rule.source.nodes_of(cst.Call) if function_of(flow, call) is function]
+    if calls and depth > 0 and all(_is_before_work(rule, call, depth - 1) for call in calls):
+        return True
     test = rule.enclosing(node, cst.If, cst.FunctionDef)
     if not isinstance(test, cst.If) or "config" not in dotted(test.test).split("."):
         return False
@@ -162,11 +165,13 @@ def _stands_before_work(rule: Rule, node: cst.CSTNode) -> bool:
         if isinstance(call, cst.Call) and rule.source.offsets(call)[0] > at
         if (called := function_of(flow, call)) is not None
         for n in tree.walk(called.node.body)
-        if isinstance(n, cst.For | cst.While)
     )
 
 
-def _works(rule: Rule, node: cst.For | cst.While) -> bool:
+def _works(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a node is a loop that drives a model."""
+    if not isinstance(node, cst.For | cst.While):
+        return False
     loop = rule.flow.loop(node.body.body[0])
     return loop is not None and bool(loop.works)
 
