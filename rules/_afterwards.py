@@ -158,3 +158,23 @@ def ends_on(rule: Rule, node: cst.BaseExpression, device: str, moved: set[cst.Ca
                 return True
         child, above = above, rule.parent(above)
     return False
+
+
+def meets_what_is_there(rule: Rule, node: cst.BaseExpression) -> bool:
+    """Whether a value is given back as it is, or computed with what is on a device: ``(x - noise.float()).sum()``."""
+    child: cst.CSTNode = node
+    above = rule.parent(node)
+    while above is not None and not isinstance(above, cst.BaseStatement | cst.BaseSmallStatement):
+        others: list[cst.BaseExpression] = []
+        if isinstance(above, cst.BinaryOperation):
+            others = [above.left, above.right]
+        elif isinstance(above, cst.Comparison):
+            others = [above.left, *(target.comparator for target in above.comparisons)]
+        elif isinstance(above, cst.Call) and child is not above.func:
+            if not rule.flow.name_of(above).startswith("torch."):
+                return False  # what becomes of it in there is not known
+            others = [arg.value for arg in above.args]
+        if any(other is not child and rule.flow.value(other).place.is_there for other in others):
+            return True
+        child, above = above, rule.parent(above)
+    return isinstance(above, cst.Return)

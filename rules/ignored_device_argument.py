@@ -8,7 +8,7 @@ from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules import _told_device as devices
-from devlint.rules._afterwards import ends_on, goes_to_host, is_left_alone, later_reads, reads_of
+from devlint.rules._afterwards import ends_on, goes_to_host, is_left_alone, later_reads, meets_what_is_there, reads_of
 from devlint.rules._moves import short
 from devlint.rules._told_device import DEVICE_NAMES, Told, Use
 from devlint.testcode import is_test_file
@@ -60,10 +60,10 @@ class IgnoredDeviceArgument(Rule):
     Silent in tests, which put things apart on purpose; in constructors, where the device is usually being stored;
     under a test that asks for the device; where the function moves `self` first, or uses its `device` for what it
     returns only; where what is moved is moved again at once, read by nothing else, brought back, or only gone
-    through; for `.cuda()` where the file sets the current device. Tensors that are filled from the host are meant to
-    be there. Of the functions called, those of the project are seen that give tensors, and none that is handed a
-    tensor or a module and has `None` for a default; silent where what they give is moved, read on the host, or handed
-    on together with the device.
+    through; for `.cuda()` where the file sets the current device, or is for CUDA alone and no device is named but a
+    tensor's. Tensors that are filled from the host are meant to be there. Of the functions called, those of the
+    project are seen that give tensors, and none that is handed a tensor or a module and has `None` for a default;
+    what they give must be given back or meet what is there.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -81,7 +81,7 @@ class IgnoredDeviceArgument(Rule):
             if told is not None:
                 self._beside(function, told, found)
             else:
-                self._constants_beside(function, found)
+                self._constants_beside(function, found, uses)
         self._returned()
         self._left_at_default(uses)
 
@@ -154,7 +154,7 @@ class IgnoredDeviceArgument(Rule):
 
     # no device is told --------------------------------------------------------------------------
 
-    def _constants_beside(self, function: Function, found: list[Use]) -> None:
+    def _constants_beside(self, function: Function, found: list[Use], uses: dict[Function, list[Use]]) -> None:
         """``x.cuda()`` where the function puts everything else on ``flair.device``."""
         constants = [use for use in found if devices.constant(self, use) is not None]
         if devices.spread(devices.constant(self, use) for use in constants):
@@ -166,6 +166,11 @@ class IgnoredDeviceArgument(Rule):
         # x = torch.rand(3, device="cuda"); y = torch.rand(3, device=x.device)
         named = [use for use in named if use.target is None or self.flow.value(use.target).place.kind != "fixed"]
         if not named or len({use.path for use in named}) > 1:
+            return
+        # x = x.cuda()  elsewhere in the file: it is for CUDA alone, so that y.device is no other
+        if self._is_of_tensor(named[0].target) and any(
+            self._needs_cuda(other, beside) for other, beside in uses.items() if other is not function
+        ):
             return
         path = named[0].path
         head = path.partition(".")[0]
@@ -187,6 +192,14 @@ class IgnoredDeviceArgument(Rule):
                 notes=[self.note(named[0].call, f"here it is `{path}`")],
                 fix=devices.use_instead(self, use, path),
             )
+
+    def _is_of_tensor(self, device: cst.BaseExpression | None) -> bool:
+        return isinstance(device, cst.Attribute) and self.flow.value(device.value).is_tensor
+
+    def _needs_cuda(self, function: Function, found: list[Use]) -> bool:
+        return any(
+            devices.constant(self, use) is not None and not devices.asked(self, use.call, function) for use in found
+        )
 
     def _is_bound_after(self, function: Function, name: str, call: cst.Call) -> bool:
         """``x = x.cuda(); y = net(x); z = torch.zeros(3, device=y.device)``: it follows from the constant."""
@@ -256,7 +269,7 @@ class IgnoredDeviceArgument(Rule):
                 continue
             if not _gives_tensors(self.flow.value(call)) or devices.asked(self, call, function):
                 continue
-            if self._goes_by_its_arguments(call, param) or self._is_brought_there(call, told, found):
+            if self._goes_by_its_arguments(call, param) or not self._is_apart(call, told, found):
                 continue
             name = param.name.value
             edit = self.add_argument(call, f"{name}={told.name}")
@@ -275,14 +288,16 @@ class IgnoredDeviceArgument(Rule):
             value.holds_tensors or value.kind == MODULE for value in (self.flow.value(a.value) for a in call.args)
         )
 
-    def _is_brought_there(self, call: cst.Call, told: Told, found: list[Use]) -> bool:
-        """Whether all that reads what a call gives moves it, takes it together with the device, or is on the host."""
+    def _is_apart(self, call: cst.Call, told: Told, found: list[Use]) -> bool:
+        """Whether what a call gives meets what is there, or is given back, before it is moved."""
         moved = {use.call for use in found if use.path == told.name}
+        if self._ends_well(call, told, moved):
+            return False
         # r, t = look_at(dist); cameras = Cameras(device=device, R=r, T=t)
-        reads: list[cst.BaseExpression] = [call]
-        if not self._ends_well(call, told, moved):
-            reads = [*(later_reads(self, call) or reads)]
-        return all(self._ends_well(read, told, moved) for read in reads)
+        return any(
+            meets_what_is_there(self, read) and not self._ends_well(read, told, moved)
+            for read in (call, *(later_reads(self, call) or ()))
+        )
 
     def _ends_well(self, node: cst.BaseExpression, told: Told, moved: set[cst.Call]) -> bool:
         return ends_on(self, node, told.name, moved) or goes_to_host(self, node)
