@@ -176,6 +176,10 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
         return False  # class RandomErase: def __call__(self, image): ...  a transform of data
     if meeting.there.place.name in function.handed_host:
         return False  # pad(torch.zeros(3)): a caller hands it what is on the host
+    if meeting.there.place.name in function.handed_parts:
+        return False  # pad(state.mask): nobody knows where that is
+    if function.cls is None and _makes_tables(rule, function):
+        return False
     if _FOR_HOST.search(function.name) or _is_beside_device(rule, meeting):
         return False  # def fetch_cpu(rows, table): ...
     made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
@@ -184,6 +188,18 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
     if made_in is not function and not _takes_tensors(rule, made_in) and not _is_table(function, made_in):
         return False
     return not _reads_array(rule, function, meeting.there.place.name)
+
+
+def _makes_tables(rule: Rule, function: Function) -> bool:
+    """Whether the file makes tables on the host, and this function may be handed one:
+    ``def causal(n): return torch.ones(n, n).tril()``, ``def blocks(pattern): return pattern * torch.ones(8, 8)``."""
+    makers = 0
+    for other in rule.flow.scope.functions.values():
+        given = other.summary.returns if other.summary is not None and other.cls is None else None
+        if given is None or other is function or other.is_told_device or _takes_tensors(rule, other):
+            continue
+        makers += given.is_tensor and given.place.is_host and given.zero is not True
+    return makers > 1
 
 
 def _is_table(function: Function, made_in: Function) -> bool:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint.finding import Fix
@@ -152,6 +154,8 @@ class DiscardedMove(Rule):
         if value.grad or value.ref == "parameter":
             return None  # weight = weight.to(device)  is no leaf, and no parameter
         name = self.code(receiver)
+        if _LENGTHS.search(name):
+            return None  # lengths.to(device)   packing and losses read them on the host: the line may rather go
         if isinstance(receiver, cst.Name) and not self._rebinding_does(receiver):
             return None
         safe = isinstance(receiver, cst.Name)
@@ -177,6 +181,7 @@ def _measures_time(function: Function) -> bool:
     return bool(function.attribute_words & _CLOCKS or function.calls & _CLOCKS)
 
 
+_LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 
 _CLOCKS = frozenset({"perf_counter", "perf_counter_ns", "monotonic", "time", "elapsed_time", "timeit", "Timer"})

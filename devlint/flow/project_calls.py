@@ -131,7 +131,9 @@ def given_to(node: cst.Call, function: Function, args: Args, receiver: Value | N
 def hint(function: Function, given: dict[str, Operand], caller: Frame) -> None:
     """Callers tell what parameters are that nothing else tells."""
     told = caller.function is not None and caller.function.is_told_device
-    for name, (_, value) in given.items():
+    for name, (node, value) in given.items():
+        if value.kind == UNKNOWN_KIND and isinstance(node, cst.Attribute | cst.Subscript):
+            function.handed_parts.add(name)
         if value.kind == LOADER and value.place.is_host:
             function.loaders[name] = join(function.loaders.get(name, value), value)
         if value.kind == MODULE and isinstance(value.ref, Class):

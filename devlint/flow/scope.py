@@ -98,6 +98,7 @@ class Function:
         self.items_set: set[str] = set()  # names of which items are set
         self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"
         self.handed_host: set[str] = set()  # parameters that some caller hands tensors on the host to
+        self.handed_parts: set[str] = set()  # those that some caller hands parts of what nobody knows to: state.mask
         self.loaders: dict[str, Value] = {}  # parameters that callers hand loaders of the file to
         self.handed_modules: dict[str, set[Class]] = {}  # parameters that callers hand modules of the project to
         self.waits: bool | None = None  # whether each call waits for the device, once somebody asked
