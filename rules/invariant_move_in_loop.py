@@ -13,6 +13,7 @@ from devlint.flow.value import MODULE, TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note, where
+from devlint.rules._recurs import reads_each_time
 
 
 class InvariantMoveInLoop(Rule):
@@ -66,7 +67,8 @@ class InvariantMoveInLoop(Rule):
     ## Limits
     Silent where the copy is written into or deleted (a fresh one is then wanted), where the loop or an unknown function
     may change the source, where the source has a second name, for function parameters (they may be there already), for
-    `x = x.to(device)`, which copies once, and for `torch.zeros(..., device=device)` and its kin, which copy nothing.
+    `x = x.to(device)`, which copies once, for `torch.zeros(..., device=device)` and its kin, which copy nothing, and
+    for a single number in a loop that reads a value of the device each time, and so waits in any case.
 
     ## References
     - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device)
@@ -97,6 +99,8 @@ class InvariantMoveInLoop(Rule):
         loop = working_loop(self.flow, call) if device is not None and place.is_there else None
         if loop is None or runs_sometimes(self.flow, call, loop):
             return
+        if call.args and _is_one_number(call.args[0].value) and reads_each_time(self.flow, loop):
+            return  # one = torch.tensor([1], device=device); ...; total += loss.item()   it waits in any case
         stays, hoistable = target_stays(loop, device, place)
         if stays and same_every_time(self.flow, loop, call):
             self._tensor(call, call, place, loop, hoistable)
@@ -215,6 +219,15 @@ class InvariantMoveInLoop(Rule):
         return any(
             isinstance(n, cst.Name) and n.value == name and self.source.offsets(n)[0] < at for n in tree.walk(loop.node)
         )
+
+
+def _is_one_number(node: cst.BaseExpression) -> bool:
+    """`0.0`, `[1]`"""
+    if isinstance(node, cst.List | cst.Tuple) and len(node.elements) == 1:
+        node = node.elements[0].value
+    if isinstance(node, cst.UnaryOperation):
+        node = node.expression
+    return isinstance(node, cst.Integer | cst.Float)
 
 
 def _single_name(statement: cst.CSTNode) -> str | None:
