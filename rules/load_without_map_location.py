@@ -57,9 +57,9 @@ class LoadWithoutMapLocation(Rule):
     nothing shows to be checkpoints, in tests, in code that imports a module which its own project lacks, for what the
     same function saved, or trained, just before, for what stops training early, for files that are downloaded or
     belong to one process (also where the calls in the file say so), where the file saves from the host only or gathers
-    what FSDP sharded, where the function moves the model to CUDA whatever there is, for a call that is tried first and
-    repeated with `map_location`, and where another branch for machines without a GPU gives it. Whether the file really
-    came from a GPU cannot be seen in the code.
+    what FSDP sharded, where the function, or a file that never thinks of the host, moves to CUDA whatever there is,
+    for a call that is tried first and repeated with `map_location`, and where another branch for machines without a
+    GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -84,7 +84,9 @@ class LoadWithoutMapLocation(Rule):
                 continue
             if function is not None and (self._is_after_training(call, function) or _stops_early(function)):
                 continue
-            if is_known_file(self, call) or self._is_of_host() or self._needs_cuda(call, function):
+            if is_known_file(self, call) or self._is_of_host():
+                continue
+            if self._needs_cuda(call, function) or self._is_for_cuda_alone(function):
                 continue
             if runs and self._follows(runs[-1][-1][0], call):
                 runs[-1].append((call, what, taken or '"cpu"'))
@@ -316,6 +318,21 @@ class LoadWithoutMapLocation(Rule):
             for move in self.flow.facts.moves.values()
         )
 
+    def _is_for_cuda_alone(self, function: Function | None) -> bool:
+        """Whether the file puts something on CUDA whatever there is, and nowhere thinks of the host: there is no other
+        machine for it, and what it saved comes from where it loads it to."""
+        if _OF_ANY_MACHINE.search(self.source.text):
+            return False
+        moves = self.flow.facts.moves.values()
+        if any(move.target.is_host and self.flow.function(move.node) is function for move in moves):
+            return False  # def load(path): ...; return model.cpu()
+        return any(
+            move.target.kind == "fixed"
+            and move.target.name.startswith("cuda")
+            and isinstance(self.enclosing(move.node, cst.If, cst.IfExp, cst.FunctionDef), cst.FunctionDef)
+            for move in moves
+        )
+
     def _made_of(self, names: set[str], function: Function | None) -> set[str]:
         """The names, and those that get parts of what they hold: ``for k, v in state.items(): new[k[7:]] = v``."""
         found = set(names)
@@ -412,4 +429,5 @@ _CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|state_?dict|weights|pretrain
 _SETTINGS = re.compile(r"(^|_)(cfg|config|args|hparams|hyper_parameters|epoch|step|version|vocab)$")
 _DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
 _GATHERED = re.compile(r"StateDictType|StateDictConfig|state_dict_type|StateDictOptions")
+_OF_ANY_MACHINE = re.compile(r"""is_available|["']cpu["']|no_cuda|use_cuda|is_cuda|no_gpu|use_gpu|map_location""")
 _AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)
