@@ -53,13 +53,13 @@ class LoadWithoutMapLocation(Rule):
     values to where the parameters are, so nothing else changes for it.
 
     ## Limits
-    Loads in statements right below each other are one finding. Silent for data sets, scores and other files that
-    nothing shows to be checkpoints, in tests, in code that imports a module which its own project lacks, for what the
-    same function saved, or trained, just before, for what stops training early, for files that are downloaded or
-    belong to one process (also where the calls in the file say so), where the file saves from the host only or gathers
-    what FSDP sharded, where the function, or a file that never thinks of the host, moves to CUDA whatever there is,
-    for a call that is tried first and repeated with `map_location`, and where another branch for machines without a
-    GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
+    Loads in statements right below each other, or of the same file in one function, are one finding. Silent for data
+    sets, scores and other files that nothing shows to be checkpoints, in tests, in code that imports a module which
+    its own project lacks, for what the same function saved, or trained, just before, for what stops training early,
+    for files that are downloaded or belong to one process (also where the calls in the file say so), where the file
+    saves from the host only or gathers what FSDP sharded, where the function, or a file that never thinks of the host,
+    moves to CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where another
+    branch for machines without a GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -121,7 +121,10 @@ class LoadWithoutMapLocation(Rule):
         )
 
     def _follows(self, before: cst.Call, call: cst.Call) -> bool:
-        """Whether the statement with a call stands right below the one with another: one fault, and one fix."""
+        """Whether a call loads what another one loads in the same function, or in the statement right above it."""
+        # if old: cp = torch.load(file); ...  else: cp = torch.load(file); ...
+        if self.code(before) == self.code(call) and self.flow.function(before) is self.flow.function(call) is not None:
+            return True
         first, second = (self.enclosing(each, cst.SimpleStatementLine) for each in (before, call))
         if first is None or second is None:
             return False
