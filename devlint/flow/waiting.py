@@ -95,8 +95,9 @@ def waits_at(flow: Flow, node: cst.BaseExpression) -> bool:
         return False
     move = flow.facts.moves.get(node)
     if move is not None:
-        # torch.zeros(n).to(device)
-        return move.target.is_there and move.value.place.is_host and move.non_blocking is not True
+        # torch.zeros(n).to(device); for layer, graph in zip(self.layers, graphs): x = layer(graph.to(self.device), x)
+        from_host = move.value.place.is_host or move.value.kind == UNKNOWN_KIND
+        return move.target.is_there and from_host and move.non_blocking is not True
     name = flow.name_of(node)
     if name in ("torch.tensor", "torch.as_tensor"):
         return flow.value(node).place.is_there  # torch.tensor([0, n], device=device)
