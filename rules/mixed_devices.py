@@ -109,7 +109,9 @@ class MixedDevices(Rule):
             return None
         if self.flow.move(origin) is not None:
             # def pick(audio, order): return audio[order.cpu()]: who moves it knows where the other is
-            return "it is moved there" if meeting.there.place.is_there else None
+            # def extract(self, x): return conv(x.cuda(), self.basis.cuda()).cpu()   for a module that stays on the host
+            here = self.flow.function(origin) is self.flow.function(meeting.node)
+            return "it is moved there" if here and meeting.there.place.is_there else None
         if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
             return None  # torch.FloatTensor(shape, device=x.device): invalid-device-argument
         return "it is made" if self.flow.name_of(origin) in table.HOST_FACTORIES else None

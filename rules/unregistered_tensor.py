@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.flow.scope import Class
@@ -79,11 +80,29 @@ class UnregisteredTensor(Rule):
             if cls.find_method("_apply") is not None or cls.find_method("to") is not None:
                 continue  # def to(self, *a): ...; self.x = self.x.to(*a)
             reported.add(attr)
-            for statement, value in self.flow.stores(cls, name):
+            stores = self.flow.stores(cls, name)
+            twin = any(value.ref in _REGISTERED for _, value in stores)
+            for statement, value in stores:
+                if value.ref in _REGISTERED or (twin and self._hang_on_one(statement, meeting.node)):
+                    continue
                 if value.is_tensor and value.place.is_host:
                     self._report(statement, cls, name, meeting, "attribute", "it")
                 elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
                     self._report(statement, cls, name, meeting, _CONTAINERS[value.kind], "what is in it")
+
+    def _hang_on_one(self, statement: cst.CSTNode, use: cst.CSTNode) -> bool:
+        """``if learned: self.w = nn.Parameter(w)`` ``else: self.w = w``, used where it is learned only."""
+        return bool(self._words_above(statement) & self._words_above(use))
+
+    def _words_above(self, node: cst.CSTNode) -> set[str]:
+        """The names in the tests of the conditions around a node."""
+        found: set[str] = set()
+        above = self.parent(node)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            if isinstance(above, cst.If | cst.IfExp):
+                found |= {each.value for each in tree.walk(above.test) if isinstance(each, cst.Name)}
+            above = self.parent(above)
+        return found - {"self", "None", "True", "False", "not"}
 
     def _report(
         self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str
@@ -135,6 +154,7 @@ class UnregisteredTensor(Rule):
         )
 
 
+_REGISTERED = ("parameter", "buffer")
 _CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
 
 

@@ -29,6 +29,7 @@ from devlint.flow.value import (
     LIST,
     MODULE,
     NAME,
+    NONE,
     OPTIMIZER,
     TENSOR,
     THING,
@@ -315,6 +316,13 @@ class Flow:
         value = self.attribute_of(cls, name)
         if value is None:
             return None
+        if value.kind == TENSOR and cls.is_module and frame.role != CONSTRUCTOR:
+            stored = [stored for _, stored in self.stores(cls, name)]
+            registered = [each.ref in ("parameter", "buffer") for each in stored]
+            if any(registered) and all(
+                known or _is_placeholder(each) for known, each in zip(registered, stored, strict=True)
+            ):
+                return value.but(place=frame.self_place)  # else: self.scale = torch.tensor([])   for torch.jit.script
         if frame.role != CONSTRUCTOR and any(name in owner.list_states for owner in cls.lineage):
             return Value(LIST, items=Value(THING, frame.self_place))
         for owner in cls.lineage:
@@ -483,6 +491,16 @@ class Flow:
         if word not in self.source.text:
             return False
         return any(name.value == word for name in self.source.nodes_of(cst.Name))
+
+
+def _is_placeholder(value: Value) -> bool:
+    """``torch.tensor(0)``, ``torch.tensor([])``, ``torch.empty(0)``: held where there is nothing to hold."""
+    made = value.origin
+    if value.kind != TENSOR or not isinstance(made, cst.Call):
+        return value.kind == NONE
+    first = made.args[0].value if made.args else None
+    empty = isinstance(first, cst.List | cst.Tuple) and not first.elements
+    return bool(value.zero) or first is None or empty or (isinstance(first, cst.Integer) and first.value == "0")
 
 
 def _at_use(value: Value, self_place: Place, attr: tuple[Class, str]) -> Value:
