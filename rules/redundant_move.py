@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 
 import libcst as cst
@@ -54,8 +55,8 @@ class RedundantMove(Rule):
     modules that are there already (parts may have been added since); for what comes out of modules, whose parts may be
     spread over devices; where the name of the device is bound more than once; where only some ways through the
     code have moved the tensor; for a line of a block that moves three values or more to one device, or one of a tuple,
-    not all of which are there before; and for lines that another function has, too, and needs. What is returned in
-    several places is one finding.
+    not all of which are there before; and for lines that another function has, too, and needs. What one function does
+    in several places is one finding.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -67,7 +68,7 @@ class RedundantMove(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        found = []
+        found: list[Told] = []
         for move in self.flow.facts.moves.values():
             if not move.target.is_there or isinstance(self.parent(move.node), cst.Expr):
                 continue  # x.to(device) as a statement is discarded-move
@@ -76,7 +77,14 @@ class RedundantMove(Rule):
                 found.append(self._twice(first, move))
             elif self._is_there(move) and not self._is_in_row(move) and not self._is_mirrored(move):
                 found.append(self._there(move))
-        report_together(self, found)
+        report_together(self, self._with_repeated(found))
+
+    def _with_repeated(self, found: list[Told]) -> list[Told]:
+        """The findings, those of one function that say the same in several places with one key."""
+        # if mask is not None: rows[mask] = places.to(rows.device)
+        # else: rows[:] = places.to(rows.device)
+        said = [(self.flow.function(told.node), self.code(told.node)) for told in found]
+        return [replace(t, key=key) if said.count(key) > 1 else t for t, key in zip(found, said, strict=True)]
 
     def _is_there(self, move: Move) -> bool:
         value, place = move.value, move.target
@@ -218,15 +226,7 @@ class RedundantMove(Rule):
             also=f"`{name}` is there already, too",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._drop(move, "drop the move"),
-            key=self._returned(move),
         )
-
-    def _returned(self, move: Move) -> object:
-        """What several `return mask.to(device)` of one function share."""
-        statement = self._statement(move.node)
-        if not isinstance(statement, cst.Return) or statement.value is not move.node:
-            return None
-        return (self.flow.function(move.node), self.code(move.receiver))
 
     def _twice(self, first: Move, move: Move) -> Told:
         name = short(self.code(first.receiver))
