@@ -420,7 +420,10 @@ def _takes_weights(name: str) -> bool:
     return "load_state_dict" in last or ("state_dict" in last and last.startswith(("load", "set", "restore")))
 
 
-_NUMBERS = re.compile(r"scaler|schedul|sampler|loader|callback|engine|trainer|early|meter", re.IGNORECASE)
+#: Holds numbers, or data that is prepared on the host.
+_NUMBERS = re.compile(
+    r"transform(?!er)|scaler|schedul|sampler|loader|callback|engine|trainer|early|meter", re.IGNORECASE
+)
 #: Modules that are written or compiled where a package is built.
 _GENERATED = re.compile(r"\._|version|_pb2|\bext\b|_cuda|_cpp")
 _EARLY = re.compile(r"early_?stop", re.IGNORECASE)
