@@ -164,6 +164,8 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         is_pipeline = hypothesis.PIPELINE_NAME.search(called) is not None
         if value.ref == "moved" and not is_pipeline:
             modules.feed(frame, node, node.func, value.but(kind=MODULE, ref=None), args)
+        if value.place.is_there and any(each.kind == TENSOR and each.place.is_host for each in given):
+            return UNKNOWN  # it refuses what is on the host, or knows itself where to put things
         return Value(THING, value.place, node) if fed and not is_pipeline else UNKNOWN
     if kind == INSTANCE and value.ref is not None:
         method = value.ref.find_method("__call__")
