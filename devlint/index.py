@@ -14,7 +14,6 @@ findings rest on their facts: they count as long as each would be answered the s
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,16 +25,8 @@ if TYPE_CHECKING:
     from devlint.flow import Flow
     from devlint.flow.scope import Class, Function
 
-#: Definitions of more lines are not followed: what a call of one gives is rarely so plain as to be worth it.
-_MOST_LINES = {DEF: 80, CLASS: 150, VARIABLE: 20}
-#: Without one of these, a definition says nothing of where anything is.
-_OF_DEVICES = re.compile(r"\btorch\b|device|cuda|\bcpu\b|\bnn\.|\bF\.|\.to\(|Tensor|register_")
-#: Functions that are asked whether something is so, or write it down.
-_TELLS = re.compile(r"_?(is|has|check|log|print|save|warn|validate)_")
-#: A function that gives nothing and moves nothing leaves all as it was.
-_DOES = re.compile(r"\breturn[ (\[]|\byield\b|\.(to|cuda|cpu)\(")
 #: Methods for which a class that is no module is worth following where it is built.
-_OF_MOVES = frozenset({"to", "cuda", "cpu", "device", "__call__"})
+_OF_MOVES = ("to", "cuda", "cpu", "device", "__call__")
 #: Definitions that ask for each other beyond this depth stay unknown.
 _DEEPEST = 20
 #: Files that say where a project's root is.
@@ -255,13 +246,8 @@ class ProjectIndex:
         from devlint.source import Source
 
         outline = self.outline(definition.path)
-        if outline is None or not outline.names_torch:
-            return None
-        binding = outline.bindings[definition.name]
-        text = outline.text(definition.name)
-        if definition.kind == DEF and (_TELLS.match(definition.name) or not _DOES.search(text)):
-            return None
-        if binding.last - binding.first >= _MOST_LINES[definition.kind] or not _OF_DEVICES.search(text):
+        text = outline.followed(definition.name) if outline is not None else ""
+        if outline is None or not text:
             return None
         try:
             source = Source(text.encode("utf-8", "surrogatepass"), definition.path)
@@ -276,7 +262,7 @@ class ProjectIndex:
                 around[name] = each.target if each.kind == IMPORT else f"{HERE}.{name}"
         flow = Flow(source, view, around)
         flow.note_waits()
-        return Unit(definition, flow, binding.first, Basis(frozenset(view.facts)))
+        return Unit(definition, flow, outline.bindings[definition.name].first, Basis(frozenset(view.facts)))
 
     def _entry(self, folder: str, name: str) -> str:
         """What ``name`` is in a folder to an import: ``package`` (or may be one), ``file``, ``both`` or nothing."""
@@ -343,9 +329,7 @@ class View:
 
     def moves_itself(self, definition: Definition) -> bool:
         """Whether a class that is no module defines how it is moved or called."""
-        self._ask(definition.path, f"members {definition.name}")
-        outline = self.index.outline(definition.path)
-        return outline is not None and not _OF_MOVES.isdisjoint(outline.members(definition.name))
+        return bool(self._ask(definition.path, " ".join(("has", definition.name, *_OF_MOVES))))
 
     def ancestry(self, qualified: str) -> Ancestry:
         """What a class of the project descends from, through any depth, itself included."""
@@ -383,9 +367,7 @@ class View:
             if isinstance(found, str) or found in seen or found.kind != CLASS:
                 continue
             seen.add(found)
-            self._ask(found.path, f"members {found.name}")
-            outline = self.index.outline(found.path)
-            if outline is not None and member in outline.members(found.name):
+            if self._ask(found.path, f"has {found.name} {member}"):
                 return found
             todo += self._bases(found)
         return None

@@ -1,9 +1,16 @@
-"""What a file binds at its top level, read with Python's own ``ast``: a tenth of what a LibCST tree costs."""
+"""What a file binds at its top level, read with Python's own ``ast``: a tenth of what a LibCST tree costs.
+
+Most of a file is in the bodies of its functions and classes, which bind nothing there: they are left out before Python
+reads the rest, where that is certain to change nothing (see :func:`_skeleton`). The members of a class are read when
+somebody asks for one that its code names.
+"""
 
 from __future__ import annotations
 
 import ast
+import bisect
 import hashlib
+import re
 import textwrap
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,6 +23,30 @@ IMPORT, DEF, CLASS, VARIABLE, SEVERAL = "import", "def", "class", "variable", "s
 
 #: A larger file is a table of data more often than code that others call.
 _LARGEST = 1_000_000
+
+#: Definitions of more lines are not followed: what a call of one gives is rarely so plain as to be worth it.
+_MOST_LINES = {DEF: 80, CLASS: 150, VARIABLE: 20}
+#: Without one of these, a definition says nothing of where anything is.
+_OF_DEVICES = re.compile(r"\btorch\b|device|cuda|\bcpu\b|\bnn\.|\bF\.|\.to\(|Tensor|register_")
+#: Functions that are asked whether something is so, or write it down.
+_TELLS = re.compile(r"_?(is|has|check|log|print|save|warn|validate)_")
+#: A function that gives nothing and moves nothing leaves all as it was.
+_DOES = re.compile(r"\breturn[ (\[]|\byield\b|\.(to|cuda|cpu)\(")
+
+# Strings, and comments, in which quotes mean nothing.
+_STRING = re.compile(
+    r"#[^\n]*"
+    r'|"""(?:[^"\\]+|\\.|"(?!""))*"""'
+    r"|'{3}(?:[^'\\]+|\\.|'(?!''))*'{3}"
+    r'|"(?:[^"\\\n]+|\\.)*"'
+    r"|'(?:[^'\\\n]+|\\.)*'",
+    re.DOTALL,
+)
+# A line that starts a statement of the top level, or goes on with one where no statement could start so.
+_AT_LEFT = re.compile(r"^(?![ \t\n#)\]}])(?:((?:async[ \t]+)?def)[ \t]+(\w+)|(class)[ \t])?", re.MULTILINE)
+_END_OF_HEADER = re.compile(r":[ \t]*(#.*)?$")
+# Where lines are not what they look like.
+_ODD = re.compile(r"\f|\\\n(?=\S)")
 
 
 class Binding(NamedTuple):
@@ -40,30 +71,55 @@ class Outline:
         self.public: list[str] | None = None  # __all__, where it is a plain list
         self.names_torch = b"torch" in raw
         self._lines: list[str] = []
-        self._members: dict[str, frozenset[str]] = {}
+        self._members: dict[str, frozenset[str]] = {}  # of classes, where somebody asked
         if len(raw) > _LARGEST:
             return
         try:
             text = decode(raw)[2]
-            if nesting.too_deep(text) is not None:
-                return
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                module = ast.parse(text)
-        except (SourceError, SyntaxError, ValueError, RecursionError, MemoryError):
+        except SourceError:
             return  # whoever checks that file says so
         self._lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        for statement in module.body:
+        text, self._ends = _skeleton(self._lines)
+        module = _parsed(text)
+        if module is None and self._ends:
+            self._ends = {}
+            module = _parsed("\n".join(self._lines))
+        for statement in module.body if module is not None else ():
             self._read(statement, statement)
 
     def text(self, name: str) -> str:
         """The lines that bind a name."""
-        binding = self.bindings[name]
-        return textwrap.dedent("\n".join(self._lines[binding.first - 1 : binding.last])) + "\n"
+        return textwrap.dedent(self._code(name)) + "\n"
 
-    def members(self, name: str) -> frozenset[str]:
-        """The attributes and methods that a class has by its own code."""
-        return self._members.get(name, frozenset())
+    def _code(self, name: str) -> str:
+        binding = self.bindings[name]
+        return "\n".join(self._lines[binding.first - 1 : binding.last])
+
+    def followed(self, name: str) -> str:
+        """The lines that bind a name, where they may say where anything is and are few enough; else nothing."""
+        kind, _, first, last, _ = self.bindings[name]
+        if not self.names_torch or not first or last - first >= _MOST_LINES[kind]:
+            return ""
+        text = self.text(name)
+        if kind == DEF and (_TELLS.match(name) or not _DOES.search(text)):
+            return ""
+        return text if _OF_DEVICES.search(text) else ""
+
+    def has(self, name: str, members: Iterable[str]) -> list[str]:
+        """Which of these attributes and methods a class has by its own code."""
+        binding = self.bindings.get(name)
+        if binding is None or binding.kind != CLASS:
+            return []
+        if name not in self._members:
+            code = self._code(name)
+            members = [member for member in members if member in code]
+            if not members:
+                return []
+            module = _parsed(code if code[:1].strip() else f"if 1:\n{code}")
+            found = ast.walk(module) if module is not None else ()
+            cls = next((node for node in found if isinstance(node, ast.ClassDef)), None)
+            self._members[name] = frozenset(_members(cls)) if cls is not None else frozenset()
+        return [member for member in members if member in self._members[name]]
 
     @property
     def exported(self) -> list[str]:
@@ -75,8 +131,9 @@ class Outline:
     def answer(self, question: str) -> str:
         """What the outline says to a question, in few characters: what findings of other files may rest on.
 
-        ``names NAME``: where it leads. ``text NAME``: a digest of its lines. ``members NAME``: of the
-        attributes of a class. ``stars``, ``exports``: all of them. ``starts ROW``: what is bound from that line on.
+        ``names NAME``: where it leads. ``text NAME``: a digest of its lines, where they are to be followed.
+        ``has NAME MEMBERS``: which of these members the class has. ``stars``, ``exports``: all of them.
+        ``starts ROW``: what is bound from that line on.
         """
         what, _, name = question.partition(" ")
         if what == "stars":
@@ -85,13 +142,15 @@ class Outline:
             return digest(" ".join(self.exported))
         if what == "starts":
             return " ".join(bound for bound, each in self.bindings.items() if each.first == int(name))
+        if what == "has":
+            cls, *members = name.split(" ")
+            return " ".join(self.has(cls, members))
         binding = self.bindings.get(name)
         if binding is None:
             return ""
-        if what == "members":
-            return digest(" ".join(sorted(self.members(name)))) if binding.kind == CLASS else ""
         if what == "text":
-            return digest(self.text(name)) + ("" if self.names_torch else "-") if binding.first else ""
+            text = self.followed(name)
+            return digest(text) if text else ""
         return " ".join((binding.kind, binding.target, *binding.bases)).rstrip()
 
     def _read(self, node: ast.stmt, top: ast.stmt) -> None:
@@ -110,11 +169,10 @@ class Outline:
                         self._bind(alias.asname or alias.name, Binding(IMPORT, f"{package}{between}{alias.name}"))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if not any(_last(decorator) == "overload" for decorator in node.decorator_list):
-                    self._bind(node.name, Binding(DEF, "", _first_line(node), node.end_lineno or 0))
+                    self._bind(node.name, Binding(DEF, "", _first_line(node), self._last_line(node)))
             case ast.ClassDef():
                 bases = tuple(name for base in node.bases if (name := _dotted(base)))
-                self._members[node.name] = frozenset(_members(node))
-                self._bind(node.name, Binding(CLASS, "", _first_line(node), node.end_lineno or 0, bases))
+                self._bind(node.name, Binding(CLASS, "", _first_line(node), self._last_line(node), bases))
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 for name in (name for target in targets for name in _names(target)):
@@ -135,6 +193,9 @@ class Outline:
         for statement in body:
             self._read(statement, top)
 
+    def _last_line(self, node: ast.stmt) -> int:
+        return self._ends.get(node.lineno) or node.end_lineno or 0
+
     def _bind(self, name: str, binding: Binding) -> None:
         known = self.bindings.get(name)
         if known is None:
@@ -143,6 +204,68 @@ class Outline:
             pass  # try: import fast as f / except ImportError: import slow as f
         elif known[:1] + known[2:4] != binding[:1] + binding[2:4]:  # the same statement may bind a variable twice
             self.bindings[name] = Binding(SEVERAL)
+
+
+def _parsed(text: str) -> ast.Module | None:
+    """The syntax tree; ``None`` of what Python cannot read: whoever checks that file says so."""
+    try:
+        if nesting.too_deep(text) is not None:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _skeleton(lines: list[str]) -> tuple[str, dict[int, int]]:
+    """The text without the bodies of functions and classes of the top level, every line where it was.
+
+    And for each line that starts such a definition, the last line of it. Nothing is left out of a file with lines that
+    may not be what they look like; and where a definition is told wrongly (a line at the left inside brackets), what is
+    left is no Python.
+    """
+    text = "\n".join(lines)
+    if _ODD.search(text):
+        return text, {}
+    strings = [match.span() for match in _STRING.finditer(text) if "\n" in match[0]]
+    starts = [match for match in _AT_LEFT.finditer(text) if not _inside(strings, match.start())]
+    rows = [*_rows(text, [match.start() for match in starts]), len(lines)]
+    left, ends = lines.copy(), {}
+    for match, first, after in zip(starts, rows, rows[1:], strict=False):
+        last = after - 1
+        while last > first and lines[last].lstrip()[:1] in ("", "#"):
+            last -= 1
+        if match[2]:
+            left[first] = f"{match[1]} {match[2]}(): pass"
+            body = first + 1
+        elif match[3]:
+            header = next((row for row in range(first, last) if _END_OF_HEADER.search(lines[row])), last)
+            if header == last:
+                continue
+            left[header + 1] = " pass"
+            body = header + 2
+        else:
+            continue
+        left[body : last + 1] = [""] * (last + 1 - body)
+        ends[first + 1] = last + 1
+    return "\n".join(left), ends
+
+
+def _inside(spans: list[tuple[int, int]], offset: int) -> bool:
+    """Whether an offset lies in one of these spans, which are sorted."""
+    place = bisect.bisect_left(spans, (offset,)) - 1
+    return place >= 0 and offset < spans[place][1]
+
+
+def _rows(text: str, offsets: list[int]) -> list[int]:
+    """The rows, from 0, in which these offsets lie, which are sorted."""
+    rows, row, before = [], 0, 0
+    for offset in offsets:
+        row += text.count("\n", before, offset)
+        rows.append(row)
+        before = offset
+    return rows
 
 
 def digest(text: str) -> str:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from devlint import engine
+from devlint import engine, outline
 from devlint.cache import Cache
 from devlint.config import Settings
 from devlint.files import File
 from devlint.finding import Finding
 from devlint.flow import Flow
 from devlint.index import Definition, ProjectIndex, View, grounds
+from devlint.outline import Outline
 from devlint.run import Outcome, Plan, run
 from devlint.source import Source
 
@@ -124,7 +125,7 @@ def test_what_is_bound_more_than_once_is_not_known(tmp_path: Path) -> None:
         {"a": "from b import *", "b": "from a import *"},
         {"a": "import a", "b": "from . import b"},
         {"a.__init__": "from . import *", "a.f": ""},
-        {"a": "def f(:", "b": "\0"},
+        {"a": "def f(): ...\nf(", "b": "\0"},
         {"a": "from a.f import f", "b": "class f(f): ..."},
     ],
 )
@@ -137,6 +138,47 @@ def test_rings_and_files_that_are_no_python_lead_nowhere(tmp_path: Path, files: 
         at.holder(name, "x")
     list(at.starred("a"))
     assert found(at, "a.f") is None
+
+
+BODIES = {
+    "text at the left": 'def f():\n    return """\ndef g(): ...\nclass C: ...\n"""\n\n\ndef h(): ...\n',
+    "quotes in comments": "def f():  # it's \"\"\" odd\n    pass\n\n# '''\ndef h(): ...\n",
+    "brackets at the left": "def f():\n    g(1,\n2)\n\ndef h(\n    x,\n):\n    pass\n",
+    "a line that goes on": "def f():\n    x = \\\n2\n\ny = 1\n",
+    "comments at the end": "def f():\n    return 1\n    # one\n\n# two\nclass C:  # three\n    # four\n    x = 1\n#5\n",
+    "headers": "@d(\n    1\n)\nasync  def f(): return 1\nclass A(B, C[int],\n        metaclass=M):\n    x = 1\n",
+    "headers on a line": "class D: y = 2\nclass E(f(lambda:\n  1)):\n    z = 3\n",
+    "line ends": "def f():\r\n    return 1\r\n\r\nclass C:\r    x = 1\r",
+    "under tests": "if a:\n  class C:\n    def g(self):\n      self.y = 1\nelse:\n  def f():\n    pass\n",
+    "tabs and form feeds": "def f():\n\tpass\n\fclass C:\n\tx = 1\n",
+    "no line end": "def f():\n    pass",
+    "overloads": "@overload\ndef f(x: int): ...\n@overload\ndef f(x: str):\n    ...\ndef f(x):\n    return x\n",
+    "twice": "class C:\n    x = 1\nclass C:\n    y = 1\n",
+}
+
+
+@pytest.mark.parametrize("code", BODIES.values(), ids=list(BODIES))
+def test_an_outline_is_the_same_whether_bodies_are_left_out_or_not(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Outline(code.encode())
+    monkeypatch.setattr(outline, "_skeleton", lambda lines: ("\n".join(lines), {}))
+    whole = Outline(code.encode())
+    assert list(quick.bindings.items()) == list(whole.bindings.items())
+    for name in "ACDE":
+        assert quick.has(name, "gxyz") == whole.has(name, "gxyz")
+
+
+def test_members_of_a_class_are_what_its_code_sets_and_not_what_it_names() -> None:
+    code = "class C:\n    a = b\n    def c(self, d):\n        self.e = self.f\n        self.register_buffer('g', h)\n"
+    for before in ("", "'''\nclass C: ...\n'''\n", "if x:\n    pass\n"):
+        assert Outline(f"{before}{code}".encode()).has("C", "abcdefgh") == ["a", "c", "e", "g"]
+
+
+def test_a_definition_that_is_no_python_is_found_and_not_followed(tmp_path: Path) -> None:
+    write(tmp_path, main="", a="import torch\ndef f(n):\n    return torch.zeros((n)\n\nx = 1\n")
+    at = view(tmp_path, "main")
+    definition = at.find("a.f")
+    assert definition is not None
+    assert at.unit(definition) is None
 
 
 def test_the_bases_of_a_class_are_followed_through_files(tmp_path: Path) -> None:
@@ -252,6 +294,40 @@ def test_a_file_is_checked_again_only_if_what_it_used_of_another_one_changed(
     after = findings(check(tmp_path))
     assert {"helper.py", "user.py"} <= set(seen)
     assert after == findings(check(tmp_path, use_cache=False))
+
+
+LONG_BASE = "import torch\n\n\nclass Base(torch.nn.Module):\n    def f(self, x):\n" + "        x = x + 1\n" * 200
+HEIR = "import torch\nfrom base import Base\n\n\nclass Net(Base):\n    def f(self, x):\n        return self.scale * x\n"
+
+
+def test_what_is_not_followed_may_change_and_nobody_is_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, base=LONG_BASE, heir=HEIR)
+    check(tmp_path)
+    seen = checked(monkeypatch)
+    write(tmp_path, base=LONG_BASE.replace("x + 1", "x + 2"))
+    check(tmp_path)
+    assert seen == ["base.py"]
+    seen.clear()
+    write(tmp_path, base=f"{LONG_BASE}        self.nobody_reads_it = x\n")
+    check(tmp_path)
+    assert seen == ["base.py"]
+
+
+def test_a_class_is_checked_again_when_its_base_gets_a_member_that_it_reads_or_another_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, base=LONG_BASE, heir=HEIR)
+    check(tmp_path)
+    seen = checked(monkeypatch)
+    write(tmp_path, base=f"{LONG_BASE}        self.scale = x\n")
+    check(tmp_path)
+    assert seen == ["base.py", "heir.py"]
+    seen.clear()
+    write(tmp_path, base=f"{LONG_BASE}        self.scale = x\n".replace("torch.nn.Module", "Other"))
+    check(tmp_path)
+    assert seen == ["base.py", "heir.py"]
 
 
 def test_findings_follow_a_file_that_appears_and_one_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
