@@ -5,7 +5,8 @@ One file a generation: a generation is everything but the checked files that fin
 a file's state on disk leads to its content, so that an unchanged file need not even be read. Findings
 may rest on facts, questions to other files with their answers: they count while each would be answered
 the same, which is certain of a file whose state or content is what it was.
-Plain data with a checksum: whatever is damaged, foreign or cannot be read is a miss.
+A run appends what it has learned as a block that needs no other; when there are many, they are made into one.
+Plain data with checksums: whatever is damaged, foreign or cannot be read is a miss.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from devlint import __version__
 from devlint.config import Settings
@@ -29,6 +30,10 @@ TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This folder holds devlint'
 _SUFFIX = ".json"
 _KEPT_GENERATIONS = 8
 _KEPT_FILES = 50_000
+_MOST_BLOCKS = 12
+_MANY_CHANGED = 200  # files around, of which each run would have to see whether they still say the same
+
+_Any = TypeVar("_Any")
 
 
 def folder_for(settings: Settings) -> str:
@@ -71,68 +76,180 @@ Seen = tuple[list[int] | None, str]
 Group = tuple[int, ...]
 #: Findings as stored: numbers of the facts and groups they rest on, and they themselves.
 _Entry = list[Any]
+#: A file or folder that was asked, with its state and digest then.
+_Place = tuple[str, tuple[int, ...] | None, str]
+#: A fact as stored: which place was asked, the question, the answer.
+_Answer = tuple[int, str, str]
 
 
-class _Stored:
-    """What a cache file holds. Its ``tail``, facts and groups, is read where some file around has changed."""
+class _Block:
+    """What one run has learned. Its ``tail``, facts and groups, is read where some file around has changed."""
 
     def __init__(
-        self, states: dict[str, list[Any]], findings: dict[str, _Entry], around: dict[str, Seen], tail: bytes
+        self,
+        states: dict[str, list[Any]],
+        findings: dict[str, _Entry],
+        places: list[_Place],
+        tail: bytes | tuple[list[_Answer], list[list[int]]],
     ) -> None:
-        self.states, self.findings, self.around, self.tail = states, findings, around, tail
+        self.states, self.findings, self.places, self._tail = states, findings, places, tail
+        self.sure: set[int] = set()  # facts that were looked into and hold, and groups of such
+        self.wrong: set[int] = set()
 
     @cached_property
-    def _read(self) -> tuple[list[Fact], list[list[int]]]:
-        if not self.tail:
-            return [], []
-        paths = list(self.around)
-        facts, groups = json.loads(self.tail)
-        return [(paths[place], question, answer) for place, question, answer in facts], groups
+    def _read(self) -> tuple[list[_Answer], list[list[int]]]:
+        if not isinstance(self._tail, bytes):
+            return self._tail
+        facts, groups = json.loads(self._tail)
+        return [(place, question, answer) for place, question, answer in facts], groups
 
     @property
-    def facts(self) -> list[Fact]:
+    def facts(self) -> list[_Answer]:
         return self._read[0]
 
     @property
     def groups(self) -> list[list[int]]:
         return self._read[1]
 
+    @cached_property
+    def settled(self) -> frozenset[int]:
+        """The places that are surely as they were."""
+        return frozenset(
+            number
+            for number, (path, before, _) in enumerate(self.places)
+            if before is not None and before == tuple(state_at(path))
+        )
+
+    @cached_property
+    def doubtful(self) -> frozenset[int]:
+        """The facts about files that are not, or perhaps not, as they were, and the groups that rest on them."""
+        if len(self.settled) == len(self.places):
+            return frozenset()  # nothing has changed, and no fact needs to be read
+        found = {number for number, (place, _, _) in enumerate(self.facts) if place not in self.settled}
+        for number, members in enumerate(self.groups, len(self.facts)):
+            if not found.isdisjoint(members):
+                found.add(number)
+        return frozenset(found)
+
+    def place(self, number: int) -> _Place:
+        """The place of a fact."""
+        return self.places[self.facts[number][0]]
+
+    def as_bytes(self, generation: str) -> bytes:
+        head, tail = _as_json([self.states, self.findings, self.places]), _as_json([self.facts, self.groups])
+        return f"devlint {generation} {digest(head + tail)} {len(head)} {len(tail)}\n".encode() + head + tail
+
+
+def _blocks(raw: bytes, generation: str) -> tuple[list[_Block], bool]:
+    """The blocks of a cache file, up to the first that is damaged, and whether they are all."""
+    found: list[_Block] = []
+    at = 0
+    while at < len(raw) or not found:
+        start = raw.find(b"\n", at) + 1
+        header = raw[at:start].split()
+        if len(header) != 5 or header[:2] != [b"devlint", generation.encode()]:
+            return found, False
+        if not (header[3].isdigit() and header[4].isdigit()):
+            return found, False
+        middle = start + int(header[3])
+        at = middle + int(header[4])
+        if digest(raw[start:at]).encode() != header[2]:
+            return found, False
+        states, findings, places = json.loads(raw[start:middle])
+        asked = [_place(path, (before, content)) for path, before, content in places]
+        found.append(_Block(states, findings, asked, raw[middle:at]))
+    return found, True
+
+
+def _merged(blocks: Iterable[tuple[_Block, Callable[[int], _Place]]]) -> _Block:
+    """Blocks as one: the newest findings, and the facts and groups that any of them rests on, each once.
+
+    With each block goes what tells the place of its facts.
+    """
+    states: dict[str, list[Any]] = {}
+    newest: dict[str, _Block] = {}
+    parts = list(blocks)
+    for block, _ in parts:
+        states = _newest(states, block.states)
+        newest = _newest(newest, dict.fromkeys(block.findings, block))
+    places: dict[_Place, int] = {}
+    facts: dict[_Answer, int] = {}
+    groups: dict[tuple[int, ...], int] = {}  # of numbers of facts, and of groups as ~number
+    findings: dict[str, _Entry] = {}
+    for block, place in parts:
+        entries = {key: entry for key, entry in block.findings.items() if newest.get(key) is block}
+        first = len(block.facts)
+        kept = {number for used, _ in entries.values() for number in used}
+        for number in range(first + len(block.groups) - 1, first - 1, -1):
+            if number in kept:
+                kept.update(block.groups[number - first])
+        now: dict[int, int] = {}
+        for number in sorted(kept):  # members before their groups
+            if number < first:
+                _, question, answer = block.facts[number]
+                fact = places.setdefault(place(number), len(places)), question, answer
+                now[number] = facts.setdefault(fact, len(facts))
+            else:
+                members = tuple(sorted({now[member] for member in block.groups[number - first]}))
+                now[number] = ~groups.setdefault(members, len(groups))
+        findings.update({key: [[now[number] for number in used], data] for key, (used, data) in entries.items()})
+
+    def numbered(members: Iterable[int]) -> list[int]:
+        return [number if number >= 0 else len(facts) + ~number for number in members]
+
+    return _Block(
+        states,
+        {key: [numbered(findings[key][0]), findings[key][1]] for key in newest},
+        list(places),
+        (list(facts), [numbered(members) for members in groups]),
+    )
+
+
+class Project(Protocol):
+    """What is around the checked files, as it is now."""
+
+    def answer(self, path: str, question: str) -> str:
+        """The answer to a question."""
+
+    def seen(self, paths: Iterable[str]) -> Mapping[str, Seen]:
+        """State and digest of files and folders that were asked, as they were when they were read."""
+
 
 class Cache:
     """One generation. ``note`` is told, for ``--verbose``, why nothing could be read or written.
 
-    ``answer`` gives the answer to a question as it is now.
+    ``project`` is asked where a file around has changed.
     """
 
     def __init__(
-        self, folder: str, generation: str, note: Callable[[str], None], answer: Callable[[str, str], str] | None = None
+        self, folder: str, generation: str, note: Callable[[str], None], project: Callable[[], Project] | None = None
     ) -> None:
         self._folder, self._generation, self._note = folder, generation, note
-        self._answer = answer
+        self._project = project
         self._path = os.path.join(folder, generation + _SUFFIX)
         self._found_at = _identity(self._path)
-        self._stored = self._load()
-        self._settled: dict[str, bool] = {}
-        self._sure: set[int] = set()  # facts that were looked into and hold, and groups of such
-        self._wrong: set[int] = set()
+        self._blocks, self._whole = self._load()
+        self._states = {name: known for block in self._blocks for name, known in block.states.items()}
+        self._stored = {key: (block, *entry) for block in self._blocks for key, entry in block.findings.items()}
+        self._read: dict[str, Seen] = {}
         self._new_states: dict[str, list[Any]] = {}
-        self._new_findings: dict[str, tuple[tuple[Fact, ...], tuple[Group, ...], list[Any]]] = {}
-        self._new_around: dict[str, Seen] = {}
+        self._new_findings: dict[str, tuple[tuple[Fact, ...], tuple[Group, ...], Mapping[str, Seen], list[Any]]] = {}
 
     def key_of(self, name: str, stat: os.stat_result) -> str | None:
         """The key stored for the file, where it is surely as it was then."""
-        known = self._stored.states.get(name)
+        known = self._states.get(name)
         return known[-1] if known is not None and known[:-1] == state(stat) else None
 
     def get(self, key: str) -> list[Finding] | None:
         """The findings stored under ``key``, where every fact they rest on still holds."""
         new = self._new_findings.get(key)
         if new is not None:
-            return [Finding.from_data(data) for data in new[2]]
-        entry = self._stored.findings.get(key)
-        if entry is None or not self._hold(entry[0]):
+            return [Finding.from_data(data) for data in new[-1]]
+        stored = self._stored.get(key)
+        if stored is None:
             return None
-        return [Finding.from_data(data) for data in entry[1]]
+        block, used, found = stored
+        return [Finding.from_data(data) for data in found] if self._hold(block, used) else None
 
     def put(
         self,
@@ -149,52 +266,39 @@ class Cache:
         """
         used = tuple(facts)
         ways = tuple(groups) or (tuple(range(len(used))),)
-        self._new_findings[key] = used, ways, [finding.to_data() for finding in findings]
-        self._new_around.update(around or {})
+        self._new_findings[key] = used, ways, around or {}, [finding.to_data() for finding in findings]
 
-    @cached_property
-    def _doubtful(self) -> frozenset[int]:
-        """The facts about files that are not, or perhaps not, as they were, and the groups that rest on them."""
-        stored = self._stored
-        settled = {
-            path for path, (before, _) in stored.around.items() if before is not None and before == state_at(path)
-        }
-        if len(settled) == len(stored.around):
-            return frozenset()  # nothing has changed, and no fact needs to be read
-        found = {number for number, (path, _, _) in enumerate(stored.facts) if path not in settled}
-        for number, members in enumerate(stored.groups, len(stored.facts)):
-            if not found.isdisjoint(members):
-                found.add(number)
-        return frozenset(found)
-
-    def _hold(self, used: Iterable[int]) -> bool:
+    def _hold(self, block: _Block, used: Iterable[int]) -> bool:
         """Whether facts and groups hold now."""
-        doubtful, stored = self._doubtful, self._stored
-        todo = [number for number in used if number in doubtful]
+        todo = [number for number in used if number in block.doubtful]
         seen: set[int] = set()
         while todo:
             number = todo.pop()
-            if number in self._sure or number in seen:
+            if number in block.sure or number in seen:
                 continue
-            if number in self._wrong:
+            if number in block.wrong:
                 return False
             seen.add(number)
-            if number >= len(stored.facts):
-                todo += [member for member in stored.groups[number - len(stored.facts)] if member in doubtful]
-                continue
-            path, question, answer = stored.facts[number]
-            if not (self._is_unchanged(path) or (self._answer is not None and self._answer(path, question) == answer)):
-                self._wrong.add(number)
+            if number >= len(block.facts):
+                members = block.groups[number - len(block.facts)]
+                todo += [member for member in members if member in block.doubtful]
+            elif not self._holds(block, number):
+                block.wrong.add(number)
                 return False
-        self._sure |= seen  # all that is below them was looked into
+        block.sure |= seen  # all that is below them was looked into
         return True
 
-    def _is_unchanged(self, path: str) -> bool:
-        known = self._settled.get(path)
-        if known is None:
-            _, content = self._stored.around.get(path, (None, ""))
-            known = self._settled[path] = bool(content) and content == _content(path)
-        return known
+    def _holds(self, block: _Block, number: int) -> bool:
+        place, question, answer = block.facts[number]
+        path, _, content = block.places[place]
+        if content and self._seen_now(path)[1] == content:
+            return True
+        return self._project is not None and self._project().answer(path, question) == answer
+
+    def _seen_now(self, path: str) -> Seen:
+        if path not in self._read:
+            self._read[path] = _seen_at(path)
+        return self._read[path]
 
     def seen(self, name: str, stat: os.stat_result, key: str) -> None:
         """Remember that the file in this state holds the content of ``key``."""
@@ -205,79 +309,73 @@ class Cache:
         """Write what is new, together with what another process has written meanwhile."""
         if not self._new_findings and not self._new_states:
             return
-        stored = self._stored if _identity(self._path) == self._found_at else self._load()
-        states = _newest(stored.states, self._new_states)
-        findings, around, tail = stored.findings, stored.around, stored.tail
-        if self._new_findings:
-            findings, facts, groups = self._merged(stored)
-            paths = {path: place for place, path in enumerate(dict.fromkeys(path for path, _, _ in facts))}
-            seen = {**around, **self._new_around}
-            around = {path: seen.get(path, (None, "")) for path in paths}
-            tail = _as_json([[[paths[path], question, answer] for path, question, answer in facts], groups])
-        body = _as_json([states, findings, [[path, *seen] for path, seen in around.items()]]) + b"\n" + tail
+        if _identity(self._path) != self._found_at:
+            self._blocks, self._whole = self._load()
+        added = self._added()
+        new = _merged([(added, added.place)])
+        append = self._whole and self._has_room_for(new)
         try:
             self._prepare()
-            _write(self._path, self._header(body) + body)
+            if append:
+                _append(self._path, new.as_bytes(self._generation))
+            else:
+                old = [(block, partial(self._place_now, block)) for block in self._blocks]
+                _write(self._path, _merged([*old, (new, new.place)]).as_bytes(self._generation))
             self._remove_old()
         except OSError as error:
             self._note(f"the cache in {self._folder} cannot be written: {error.strerror or error}")
 
-    def _merged(self, stored: _Stored) -> tuple[dict[str, _Entry], list[Fact], list[list[int]]]:
-        """Old findings and new ones, and the facts and groups that any of them rests on, each once."""
-        # facts and groups, members before their groups
-        found: list[tuple[Any, ...]] = [*stored.facts, *map(tuple, stored.groups)]
-        places: dict[tuple[Any, ...], int] = {each: number for number, each in enumerate(found)}
+    def _has_room_for(self, new: _Block) -> bool:
+        """Whether one more block is better than to make one of all."""
+        keys = {key for block in (*self._blocks, new) for key in block.findings}
+        changed = sum(len(block.places) - len(block.settled) for block in self._blocks)
+        return 0 < len(self._blocks) < _MOST_BLOCKS and len(keys) <= _KEPT_FILES and changed < _MANY_CHANGED
 
-        def place(each: tuple[Any, ...]) -> int:
-            known = places.setdefault(each, len(found))
-            if known == len(found):
-                found.append(each)
-            return known
+    def _added(self) -> _Block:
+        """What is new, as a block in which facts may be there several times."""
+        places: dict[_Place, int] = {}
+        facts: list[_Answer] = []
+        groups: list[list[int]] = []
+        findings: dict[str, _Entry] = {}
+        total = sum(len(used) for used, *_ in self._new_findings.values())
+        for key, (used, ways, around, data) in self._new_findings.items():
+            here = list(range(len(facts), len(facts) + len(used)))
+            for path, question, answer in used:
+                place = _place(path, around.get(path, (None, "")))
+                facts.append((places.setdefault(place, len(places)), question, answer))
+            for members in ways:
+                here.append(total + len(groups))
+                groups.append([here[member] for member in members])
+            findings[key] = [groups.pop(), data]
+        return _Block(self._new_states, findings, list(places), (facts, groups))
 
-        def added(facts: Iterable[Fact], groups: Iterable[Iterable[int]]) -> list[int]:
-            here = [place(tuple(fact)) for fact in facts]
-            for members in groups:
-                here.append(place(tuple(sorted([here[member] for member in members]))))
-            return here
+    def _place_now(self, block: _Block, number: int) -> _Place:
+        """The place of a stored fact, as it is now where the fact holds now."""
+        place, question, _ = block.facts[number]
+        path, _, content = block.places[place]
+        if place in block.settled or self._project is None or number in block.wrong or not self._holds(block, number):
+            return block.place(number)
+        now = self._seen_now(path)
+        if not content or now[1] != content:
+            project = self._project()
+            project.answer(path, question)
+            now = project.seen([path])[path]
+        return _place(path, now)
 
-        new = {}
-        for key, (facts, groups, data) in self._new_findings.items():
-            here = added(facts, groups[:-1])
-            new[key] = [[here[number] for number in groups[-1]], data]
-        findings = _newest(stored.findings, new)
-        # what nothing rests on any more is dropped
-        kept = {number for used, _ in findings.values() for number in used}
-        for number in range(len(found) - 1, -1, -1):
-            if number in kept and not _is_fact(found[number]):
-                kept.update(found[number])
-        facts_kept = [number for number in sorted(kept) if _is_fact(found[number])]
-        groups_kept = [number for number in sorted(kept) if not _is_fact(found[number])]
-        now = {number: place for place, number in enumerate((*facts_kept, *groups_kept))}
-        return (
-            {key: [[now[number] for number in used], data] for key, (used, data) in findings.items()},
-            [(path, question, answer) for path, question, answer in (found[number] for number in facts_kept)],
-            [sorted(now[member] for member in found[number]) for number in groups_kept],
-        )
-
-    def _load(self) -> _Stored:
-        nothing = _Stored({}, {}, {}, b"")
+    def _load(self) -> tuple[list[_Block], bool]:
+        """The blocks there are, and whether another one can follow."""
         try:
             with open(self._path, "rb") as file:
-                header, body = file.readline(), file.read()
+                raw = file.read()
         except FileNotFoundError:
-            return nothing
+            return [], True
         except OSError as error:
             self._note(f"the cache {self._path} cannot be read: {error.strerror or error}")
-            return nothing
-        if header != self._header(body):
-            self._note(f"the cache {self._path} is damaged and is not used")
-            return nothing
-        head, _, tail = body.partition(b"\n")
-        states, findings, paths = json.loads(head)
-        return _Stored(states, findings, {path: (before, content) for path, before, content in paths}, tail)
-
-    def _header(self, body: bytes) -> bytes:
-        return f"devlint {self._generation} {digest(body)}\n".encode()
+            return [], False
+        found, whole = _blocks(raw, self._generation)
+        if not whole:
+            self._note(f"the cache {self._path} is damaged; what comes after the damage is not used")
+        return found, whole
 
     def _prepare(self) -> None:
         os.makedirs(self._folder, exist_ok=True)
@@ -297,26 +395,35 @@ def _identity(path: str) -> list[int] | None:
     return state_at(path) or None
 
 
-def _is_fact(each: tuple[Any, ...]) -> bool:
-    return bool(each) and isinstance(each[0], str)
-
-
 def _as_json(data: object) -> bytes:
     return json.dumps(data, separators=(",", ":")).encode()
 
 
-def _content(path: str) -> str:
+def _place(path: str, seen: Seen) -> _Place:
+    before, content = seen
+    return path, tuple(before) if before is not None else None, content
+
+
+def _seen_at(path: str) -> Seen:
+    """State and digest of a file as it is now; nothing where there is none."""
     try:
         with open(path, "rb") as file:
-            return digest(file.read())
+            stat, raw = os.fstat(file.fileno()), file.read()
     except OSError:
-        return ""
+        return None, ""
+    return state(stat) if is_settled(stat) else None, digest(raw)
 
 
-def _newest(old: dict[str, list[Any]], new: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _newest(old: dict[str, _Any], new: dict[str, _Any]) -> dict[str, _Any]:
     merged = {key: value for key, value in old.items() if key not in new}
     merged.update(new)
     return dict(list(merged.items())[-_KEPT_FILES:])
+
+
+def _append(path: str, data: bytes) -> None:
+    """Write at the end, at once: what is cut off is a block that is damaged. Raises ``OSError``."""
+    with open(path, "ab", buffering=0) as file:
+        file.write(data)
 
 
 def _write(path: str, data: bytes) -> None:

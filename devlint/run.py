@@ -157,13 +157,13 @@ class _Caches:
         if settings not in self._open:
             folder = folder_for(settings)
             self._outcome.notes.append(f"cache: {folder}")
-            self._open[settings] = Cache(folder, generation(settings), self._outcome.notes.append, self._answer)
+            self._open[settings] = Cache(folder, generation(settings), self._outcome.notes.append, self._project)
         return self._open[settings]
 
-    def _answer(self, path: str, question: str) -> str:
+    def _project(self) -> ProjectIndex:
         if self._index is None:
             self._index = _new_index()
-        return self._index.answer(path, question)
+        return self._index
 
     def save(self) -> None:
         for cache in self._open.values():

@@ -1,5 +1,6 @@
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devlint import cache
-from devlint.cache import Cache, clear, generation, key
+from devlint.cache import Cache, Seen, _seen_at, clear, generation, key
 from devlint.config import Selection, Settings
 from devlint.finding import Edit, Finding, Fix, Note, Span
 from devlint.state import state_at
@@ -30,6 +31,19 @@ findings = st.builds(
     st.lists(st.builds(Note, st.text(), spans, st.none() | st.text())).map(tuple),
     st.none() | st.builds(Fix, st.text(), st.booleans(), st.lists(st.builds(Edit, spans, st.text())).map(tuple)),
 )
+
+
+class Says:
+    """A project that says the same to every question."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+
+    def answer(self, path: str, question: str) -> str:
+        return self._answer
+
+    def seen(self, paths: Iterable[str]) -> dict[str, Seen]:
+        return {path: _seen_at(path) for path in paths}
 
 
 def open_cache(folder: Path, notes: list[str] | None = None) -> Cache:
@@ -75,7 +89,7 @@ def test_a_finding_that_rests_on_another_file_is_kept_only_while_that_says_the_s
     assert open_cache(tmp_path).get("k") == [FINDING]
     other.write_text("changed")
     assert open_cache(tmp_path).get("k") is None
-    same = Cache(str(tmp_path / "c"), "g", print, lambda path, question: "def")
+    same = Cache(str(tmp_path / "c"), "g", print, lambda: Says("def"))
     assert same.get("k") == [FINDING]
 
 
@@ -137,7 +151,7 @@ def test_a_file_written_just_now_is_read_again_next_time(tmp_path: Path) -> None
     [
         lambda raw: b"",
         lambda raw: raw[:-1],
-        lambda raw: raw + b" ",
+        lambda raw: b"x" + raw,
         lambda raw: raw.replace(b"moved", b"mived"),
         lambda raw: b"\xff" * 100,
         lambda raw: raw.replace(b"devlint g", b"devlint h", 1),
@@ -153,6 +167,66 @@ def test_a_damaged_cache_is_a_miss_and_is_written_anew(tmp_path: Path, damage) -
     assert "damaged" in notes[0]
     filled(tmp_path, other=[FINDING])
     assert open_cache(tmp_path).get("other") == [FINDING]
+
+
+def test_what_was_cut_off_at_the_end_costs_only_itself(tmp_path: Path) -> None:
+    path = filled(tmp_path, k=[FINDING])
+    filled(tmp_path, other=[FINDING])
+    path.write_bytes(path.read_bytes()[:-1])
+    again = open_cache(tmp_path)
+    assert (again.get("k"), again.get("other")) == ([FINDING], None)
+    filled(tmp_path, third=[FINDING])
+    again = open_cache(tmp_path)
+    assert (again.get("k"), again.get("third")) == ([FINDING], [FINDING])
+
+
+def test_a_run_that_learned_little_writes_little_and_all_becomes_one_block_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_MOST_BLOCKS", 3)
+    path = filled(tmp_path, **{f"k{number}": [FINDING] for number in range(50)})
+    counts = []
+    for number in range(4):
+        before = path.read_bytes()
+        filled(tmp_path, **{f"n{number}": [FINDING]})
+        counts.append(path.read_bytes().count(b"devlint g"))
+        assert (counts[-1] == 1) != path.read_bytes().startswith(before)
+    assert counts == [2, 3, 1, 2]
+    again = open_cache(tmp_path)
+    assert all(again.get(key) == [FINDING] for key in ("k0", "k49", "n0", "n3"))
+
+
+def test_what_rests_on_a_file_as_it_was_before_is_not_taken_for_what_rests_on_it_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most_blocks in (1, 10):  # all made into one, or not
+        monkeypatch.setattr(cache, "_MOST_BLOCKS", most_blocks)
+        other = tmp_path / f"other{most_blocks}.py"
+        for name, answer in (("old", "def"), ("new", "class")):
+            other.write_text(answer)
+            os.utime(other, (1e9, 1e9))
+            opened = Cache(str(tmp_path / "c"), "g", print, lambda: Says("class"))
+            opened.put(name, [FINDING], [(str(other), "names f", answer)], {str(other): _seen_at(str(other))})
+            opened.save()
+        again = Cache(str(tmp_path / "c"), "g", print, lambda: Says("class"))
+        assert (again.get("old"), again.get("new")) == (None, [FINDING])
+
+
+def test_facts_that_still_hold_are_about_the_file_as_it_is_once_all_is_one_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_MOST_BLOCKS", 1)
+    other = tmp_path / "other.py"
+    other.touch()
+    opened = Cache(str(tmp_path / "c"), "g", print, lambda: Says("def"))
+    opened.put("k", [FINDING], [(str(other), "names f", "def")], {str(other): _seen_at(str(other))})
+    opened.save()
+    other.write_text("# changed")
+    os.utime(other, (1e9, 1e9))
+    opened = Cache(str(tmp_path / "c"), "g", print, lambda: Says("def"))
+    opened.put("n", [])
+    opened.save()
+    assert open_cache(tmp_path).get("k") == [FINDING]
 
 
 def test_what_another_process_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
@@ -186,6 +260,7 @@ def test_nothing_half_written_stays_when_writing_fails(tmp_path: Path, monkeypat
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(cache, "_MOST_BLOCKS", 1)
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         filled(tmp_path, other=[])

@@ -330,6 +330,19 @@ def test_a_class_is_checked_again_when_its_base_gets_a_member_that_it_reads_or_a
     assert seen == ["base.py", "heir.py"]
 
 
+def test_a_file_left_out_of_the_run_after_a_change_is_checked_again_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, helper=HELPER, one=USER, two=USER)
+    check(tmp_path)
+    write(tmp_path, helper=HELPER.replace("torch.zeros(n)", "torch.zeros(n).cuda()"))
+    settings = Settings(root=str(tmp_path))
+    run([File(str(tmp_path / f"{name}.py"), f"{name}.py", settings) for name in ("helper", "one")], Plan(jobs=1))
+    seen = checked(monkeypatch)
+    check(tmp_path)
+    assert seen == ["two.py"]
+
+
 def test_findings_follow_a_file_that_appears_and_one_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, user=USER)
     check(tmp_path)
@@ -378,12 +391,13 @@ def test_a_file_that_vanishes_while_it_is_read_is_no_fault(tmp_path: Path) -> No
 def test_a_cached_fact_of_a_file_that_cannot_be_told_is_asked_again(tmp_path: Path) -> None:
     asked = []
 
-    def answer(path: str, question: str) -> str:
-        asked.append((path, question))
-        return "yes"
+    class Index(ProjectIndex):
+        def answer(self, path: str, question: str) -> str:
+            asked.append((path, question))
+            return "yes"
 
     def opened() -> Cache:
-        return Cache(str(tmp_path), "generation", print, answer)
+        return Cache(str(tmp_path), "generation", print, Index)
 
     first = opened()
     first.put("key", [], [("gone.py", "names f", "yes"), ("gone.py", "names g", "yes")], {"gone.py": (None, "")})
