@@ -100,8 +100,8 @@ class _Block:
     def _read(self) -> tuple[list[_Answer], list[list[int]]]:
         if not isinstance(self._tail, bytes):
             return self._tail
-        facts, groups = json.loads(self._tail)
-        return [(place, question, answer) for place, question, answer in facts], groups
+        read: tuple[list[_Answer], list[list[int]]] = json.loads(self._tail)
+        return read
 
     @property
     def facts(self) -> list[_Answer]:
