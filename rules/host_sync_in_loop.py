@@ -18,6 +18,7 @@ from devlint.rules._moves import short
 from devlint.rules._places import origin_note
 from devlint.rules._reads import READ_AS_NUMBERS, kept_as, read_one_by_one, same_each_time, surely_there
 from devlint.rules._recurs import is_deprecated, trains
+from devlint.rules._training import above
 
 
 class HostSyncInLoop(Rule):
@@ -184,9 +185,11 @@ class HostSyncInLoop(Rule):
             kept, place = self._all_kept(loop, waits, sys.maxsize), "at the end of each step"
             if kept and self._copy_waits(loop):
                 return  # x.to(device)   without non_blocking=True waits as well, soon after
-        if not kept or self._waits_anyway(loop, end):
-            return
         first, *others = early or waits
+        # prompt = encode(text); out = net(x, prompt); total += out.item()   what waits before `net` is no such wait
+        models = [offsets(work)[0] for work in works if not _steps(work) and offsets(work)[0] < offsets(first.node)[0]]
+        if not kept or self._waits_anyway(loop, max(models, default=0) if early else 0, end):
+            return
         code, name = short(self.code(first.node), 60), kept[first.node]
         needed = "before its end" if early else "at all"
         self.report(
@@ -247,22 +250,27 @@ class HostSyncInLoop(Rule):
         edits = list(dict.fromkeys(edit for fix in fixes if fix is not None for edit in fix.edits))
         return self.fix("sum on the device, and read the sum after the loop", *edits, safe=False)
 
-    def _waits_anyway(self, loop: Loop, end: int) -> bool:
-        """Whether something else waits in each step before the offset, as far as its words say."""
+    def _waits_anyway(self, loop: Loop, since: int, end: int) -> bool:
+        """Whether something else waits in each step before the offset `end`: what is called, from `since` on."""
         for node in tree.walk(loop.node.body):
             if not isinstance(node, cst.Call | cst.Subscript) or self.source.offsets(node)[0] > end:
                 continue
             if runs_sometimes(self.flow, node, loop):
                 continue
-            if isinstance(node, cst.Subscript):
-                waits = picks_by_mask(self.flow, node)  # out[data.train_mask]
-            elif self.flow.waits_in(node) or self._tells(node):
-                return True  # net(x), which picks by a mask
-            else:
-                waits = self._call_waits(node)
+            if isinstance(node, cst.Call) and self._waits_inside(node, loop, since):
+                return True
+            # out[data.train_mask]
+            waits = picks_by_mask(self.flow, node) if isinstance(node, cst.Subscript) else self._call_waits(node)
             if waits and kept_as(self.flow, node, loop, end) is None:
                 return True
         return False
+
+    def _waits_inside(self, call: cst.Call, loop: Loop, since: int) -> bool:
+        """Whether what is called in each step waits: `net(x)`, which picks by a mask."""
+        if self.source.offsets(call)[0] < since or not (self.flow.waits_in(call) or self._tells(call)):
+            return False
+        # if args.gamma is not None: weights = weigh(steps)   few runs do
+        return not any(isinstance(each, cst.If) for each in above(self.flow, call, loop.node))
 
     def _call_waits(self, call: cst.Call) -> bool:
         name = _called(call)
