@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
-from devlint.flow.value import FUNCTION
+from devlint.flow.value import FUNCTION, MODULE
 from devlint.rule import Rule
 from devlint.rules._recurs import function_of
 
@@ -42,10 +42,19 @@ def later_reads(rule: Rule, call: cst.Call) -> list[cst.Name] | None:
     above = rule.parent(call)
     while isinstance(above, cst.Attribute) or (isinstance(above, cst.Call) and isinstance(above.func, cst.Attribute)):
         above = rule.parent(above)
+    place = -1
+    if isinstance(above, cst.Element):  # x, y = x.cuda(), y.cuda()
+        row = rule.parent(above)
+        place = row.elements.index(above) if isinstance(row, cst.Tuple) else -1
+        above = rule.parent(row) if isinstance(row, cst.Tuple) else None
     function = rule.flow.function(call)
     if not isinstance(above, cst.Assign) or len(above.targets) != 1 or function is None:
         return None
-    target = above.targets[0].target
+    target: cst.BaseExpression = above.targets[0].target
+    if place >= 0:
+        if not isinstance(target, cst.Tuple) or len(target.elements) <= place:
+            return None
+        target = target.elements[place].value
     parts = target.elements if isinstance(target, cst.Tuple | cst.List) else (cst.Element(target),)
     if not all(isinstance(part.value, cst.Name) for part in parts):
         return None
@@ -171,6 +180,9 @@ def meets_what_is_there(rule: Rule, node: cst.BaseExpression) -> bool:
         elif isinstance(above, cst.Comparison):
             others = [above.left, *(target.comparator for target in above.comparisons)]
         elif isinstance(above, cst.Call) and child is not above.func:
+            called = rule.flow.value(above.func)
+            if called.kind == MODULE and called.place.is_there:
+                return True  # net(y.cuda())
             if not rule.flow.name_of(above).startswith("torch."):
                 return False  # what becomes of it in there is not known
             others = [arg.value for arg in above.args]

@@ -114,6 +114,46 @@ def constant(rule: Rule, use: Use) -> str | None:
     return None
 
 
+def names_constants_outside(rule: Rule, function: Function) -> bool:
+    """Whether the file puts anything on an accelerator by name outside of a function."""
+    for attribute in rule.source.nodes_of(cst.Attribute):
+        called = isinstance(rule.parent(attribute), cst.Call)
+        if called and attribute.attr.value == "cuda" and rule.flow.function(attribute) is not function:
+            return True
+    return any(
+        str(text.evaluated_value).startswith("cuda")
+        and isinstance(arg := rule.parent(text), cst.Arg)
+        and rule.flow.function(text) is not function
+        and _says_where(rule, arg)
+        for text in rule.source.nodes_of(cst.SimpleString)
+    )
+
+
+def _says_where(rule: Rule, arg: cst.Arg) -> bool:
+    """``x.to("cuda")``, ``f(device="cuda")``"""
+    if arg.keyword is not None:
+        return arg.keyword.value == "device"
+    call = rule.parent(arg)
+    return isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "to"
+
+
+def is_torch(rule: Rule, use: Use) -> bool:
+    """Whether a call is known to put tensors or modules somewhere: ``Voice(path, device="cuda")`` may be anything."""
+    named = rule.flow.name_of(use.call).startswith("torch.")
+    return named or rule.flow.move(use.call) is not None or _moves_pipeline(rule, use.call)
+
+
+def asks_as_binding(rule: Rule, told: Told, node: cst.CSTNode) -> bool:
+    """``device = "cuda" if args.fast else "cpu"; if args.fast: net.to("cuda")``: the two are never apart."""
+    tests = {rule.code(bound.value.test) for bound in told.bindings if isinstance(bound.value, cst.IfExp)}
+    current = rule.parent(node)
+    while current is not None and tests:
+        if isinstance(current, cst.If | cst.IfExp) and rule.code(current.test) in tests:
+            return True
+        current = rule.parent(current)
+    return False
+
+
 def is_current(rule: Rule, use: Use) -> bool:
     """Whether a constant means the device that the file has set: ``torch.cuda.set_device(rank); x.cuda()``."""
     if isinstance(use.target, cst.Integer) or ":" in (constant(rule, use) or ":"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint.flow.hypothesis import names_device
@@ -12,6 +14,9 @@ from devlint.rules._afterwards import ends_on, goes_to_host, is_left_alone, late
 from devlint.rules._moves import short
 from devlint.rules._told_device import DEVICE_NAMES, Told, Use
 from devlint.testcode import is_test_file
+
+#: What holds settings, and is no tensor that has a device of its own.
+_SETTINGS = re.compile(r"^(self|args|opts?|options|cfg|conf|config|flags|hparams|settings|accelerator|fabric|trainer)$")
 
 
 class IgnoredDeviceArgument(Rule):
@@ -58,12 +63,12 @@ class IgnoredDeviceArgument(Rule):
 
     ## Limits
     Silent in tests, which put things apart on purpose; in constructors, where the device is usually being stored;
-    under a test that asks for the device; where the function moves `self` first, or uses its `device` for what it
-    returns only; where what is moved is moved again at once, read by nothing else, brought back, or only gone
-    through; for `.cuda()` where the file sets the current device, or is for CUDA alone and no device is named but a
-    tensor's. Tensors that are filled from the host are meant to be there. Of the functions called, those of the
-    project are seen that give tensors, and none that is handed a tensor or a module and has `None` for a default;
-    what they give must be given back or meet what is there.
+    under a test that asks for the device, or for what the device was chosen by; where the function moves `self` first,
+    or uses its `device` for what it returns only; where what is moved is moved again at once, read by nothing else,
+    brought back, or only gone through. A constant is reported as the one that was forgotten: silent where the file
+    sets the current device, or names CUDA in another function, too. Tensors that are filled from the host are meant to
+    be there. Of the functions called, those of the project are seen that give tensors, and none that is handed a
+    tensor or a module and has `None` for a default; what they give must be given back or meet what is there.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -78,23 +83,26 @@ class IgnoredDeviceArgument(Rule):
         uses = devices.uses_by_function(self)
         for function, found in uses.items():
             told = devices.told(self, function)
+            constants = [use for use in found if devices.constant(self, use) is not None]
+            # x = x.cuda()  in another function: the file is for CUDA, and this one was not forgotten
+            if devices.names_constants_outside(self, function):
+                constants = []
             if told is not None:
-                self._beside(function, told, found)
+                self._beside(function, told, found, constants)
             else:
-                self._constants_beside(function, found, uses)
+                self._constants_beside(function, found, constants)
         self._returned()
         self._left_at_default(uses)
 
     # beside the device that is told -------------------------------------------------------------
 
-    def _beside(self, function: Function, told: Told, found: list[Use]) -> None:
-        constants = [use for use in found if devices.constant(self, use) is not None]
+    def _beside(self, function: Function, told: Told, found: list[Use], constants: list[Use]) -> None:
         several = devices.spread(devices.constant(self, use) for use in constants)
         for_results = self._is_for_results(function, told)
         for use in found:
             constant = devices.constant(self, use)
             if constant is not None:
-                wrong = not several and self._constant_is_wrong(told, found, use)
+                wrong = use in constants and not several and self._constant_is_wrong(told, found, use)
             else:
                 wrong = self._attribute_is_wrong(function, told, found, use)
             if not wrong or devices.asked(self, use.call, function) or not devices.bound_before(self, told, use.call):
@@ -132,12 +140,22 @@ class IgnoredDeviceArgument(Rule):
     def _constant_is_wrong(self, told: Told, found: list[Use], use: Use) -> bool:
         if devices.is_current(self, use):
             return False
+        if not devices.is_torch(self, use) or devices.asks_as_binding(self, told, use.call):
+            return False
+        # noise = torch.randn(n, device="cuda"); sample(noise)   what that meets there is not known
+        if not self._is_module(use) and not any(
+            meets_what_is_there(self, read) for read in (use.call, *(later_reads(self, use.call) or ()))
+        ):
+            return False
         # device = torch.device("cuda"); net.cuda()
         for node in told.bindings:
             value = self.flow.value(node.value)
             if value.place.kind == "fixed" or (value.text is not None and value.ref != "choice"):
                 return False
         return any(each.path == told.name for each in found)
+
+    def _is_module(self, use: Use) -> bool:
+        return use.receiver is not None and self.flow.value(use.receiver).kind == MODULE
 
     def _is_for_results(self, function: Function, told: Told) -> bool:
         """``return self.net(x.to(self.device)).to(device)``: the device is asked for what is given back."""
@@ -154,23 +172,17 @@ class IgnoredDeviceArgument(Rule):
 
     # no device is told --------------------------------------------------------------------------
 
-    def _constants_beside(self, function: Function, found: list[Use], uses: dict[Function, list[Use]]) -> None:
+    def _constants_beside(self, function: Function, found: list[Use], constants: list[Use]) -> None:
         """``x.cuda()`` where the function puts everything else on ``flair.device``."""
-        constants = [use for use in found if devices.constant(self, use) is not None]
         if devices.spread(devices.constant(self, use) for use in constants):
             return
         # def __init__(self, net): self.window = window.cuda(): whoever builds it moves it as a whole
         if not constants or function.role == CONSTRUCTOR:
             return
         named = [use for use in found if "." in use.path and names_device(use.path.rpartition(".")[2])]
-        # x = torch.rand(3, device="cuda"); y = torch.rand(3, device=x.device)
-        named = [use for use in named if use.target is None or self.flow.value(use.target).place.kind != "fixed"]
+        # x = x.cuda(); y = torch.rand(3, device=x.device): what follows a tensor says of no other device
+        named = [use for use in named if self._is_configured(use.path)]
         if not named or len({use.path for use in named}) > 1:
-            return
-        # x = x.cuda()  elsewhere in the file: it is for CUDA alone, so that y.device is no other
-        if self._is_of_tensor(named[0].target) and any(
-            self._needs_cuda(other, beside) for other, beside in uses.items() if other is not function
-        ):
             return
         path = named[0].path
         head = path.partition(".")[0]
@@ -180,7 +192,11 @@ class IgnoredDeviceArgument(Rule):
             # style = style.cuda(); speak(style, device=args.device)
             if all(ends_on(self, read, path, set()) for read in later_reads(self, use.call) or [use.call]):
                 continue
-            if devices.is_current(self, use) or self._is_bound_after(function, head, use.call):
+            if (
+                not devices.is_torch(self, use)
+                or devices.is_current(self, use)
+                or self._is_bound_after(function, head, use.call)
+            ):
                 continue
             # self.to("cuda"); self.head.to(self.unet.device)
             if use.receiver is not None and dotted(use.receiver).partition(".")[0] == head:
@@ -193,13 +209,10 @@ class IgnoredDeviceArgument(Rule):
                 fix=devices.use_instead(self, use, path),
             )
 
-    def _is_of_tensor(self, device: cst.BaseExpression | None) -> bool:
-        return isinstance(device, cst.Attribute) and self.flow.value(device.value).is_tensor
-
-    def _needs_cuda(self, function: Function, found: list[Use]) -> bool:
-        return any(
-            devices.constant(self, use) is not None and not devices.asked(self, use.call, function) for use in found
-        )
+    def _is_configured(self, path: str) -> bool:
+        """``args.device``, ``self.device``, ``flair.device``: of no tensor."""
+        head = path.partition(".")[0]
+        return _SETTINGS.match(head) is not None or head in self.flow.scope.imports
 
     def _is_bound_after(self, function: Function, name: str, call: cst.Call) -> bool:
         """``x = x.cuda(); y = net(x); z = torch.zeros(3, device=y.device)``: it follows from the constant."""

@@ -9,7 +9,8 @@ by default, drawn at random, from one repository after the other so that none fi
 and writes a verdict and a reason: ``true`` (who maintains that code would agree, and change it), ``arguable``
 (it is as the finding says, and one may leave it), or ``false``. What is written down holds no code.
 
-``first-sample.csv`` is a first sample, of seven repositories, the second and the third are later ones, of twenty-four.
+``first-sample.csv`` is a first sample, of seven repositories, the second and the third are later ones, of twenty-four,
+and the fourth is of twenty-two others that nobody had looked at before.
 Strict readers read each, before what they found was mended; what was drawn before is left out of the next.
 """
 
