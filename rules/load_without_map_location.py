@@ -11,6 +11,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._files import is_known_file, made
 from devlint.rules._moves import short
+from devlint.rules._same_run import is_of_same_run, is_within
 from devlint.testcode import is_test_file
 
 
@@ -54,12 +55,15 @@ class LoadWithoutMapLocation(Rule):
 
     ## Limits
     Loads in statements right below each other, or of the same file in one function, are one finding. Silent for data
-    sets, scores and other files that nothing shows to be checkpoints, in tests, in code that imports a module which
-    its own project lacks, for what the same function saved, or trained, just before, for what stops training early,
-    for files that are downloaded or belong to one process (also where the calls in the file say so), where the file
-    saves from the host only or gathers what FSDP sharded, where the function, or a file that never thinks of the host,
-    moves to CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where another
-    branch for machines without a GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
+    sets, scores and other files that nothing shows to be checkpoints, in tests, in code that imports a module which its
+    own project lacks, for what the same run saved or trained just before (in the same function, in one that was called
+    above with the same file, or by fitting what was given the callback that names the file; the devices are there then,
+    but where several processes read it, each still does so onto that of the one that saved), for what stops training
+    early, for files that are downloaded or belong to one process (also where the calls in the file say so), where the
+    file saves from the host only or gathers what FSDP sharded, where the function, or a file that never thinks of the
+    host, moves to CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where
+    another branch for machines without a GPU gives it. Whether the file really came from a GPU cannot be seen in the
+    code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -80,9 +84,7 @@ class LoadWithoutMapLocation(Rule):
             function = self.flow.function(call)
             taken = _location_parameter(function)
             what = self._what(call, function, taken)
-            if what is None or self._is_round_trip(call) or self._has_another_way(call):
-                continue
-            if function is not None and (self._is_after_training(call, function) or _stops_early(function)):
+            if what is None or is_of_same_run(self, call) or self._has_another_way(call):
                 continue
             if is_known_file(self, call) or self._is_of_host():
                 continue
@@ -241,33 +243,6 @@ class LoadWithoutMapLocation(Rule):
 
     # what makes it right as it is -----------------------------------------------------------------
 
-    def _is_round_trip(self, call: cst.Call) -> bool:
-        """``torch.save(x, f); torch.load(f)``: what this function saved is loaded by the same process."""
-        file, outermost = self.code(made(self, call.args[0].value)), self._outermost(call)
-        return any(
-            isinstance(save.func, cst.Attribute)
-            and save.func.attr.value == "save"
-            and len(save.args) > 1
-            and self._outermost(save) is outermost
-            and file in (self.code(save.args[1].value), self.code(made(self, save.args[1].value)))
-            for save in self.source.nodes_of(cst.Call)
-        )
-
-    def _is_after_training(self, call: cst.Call, function: Function | None) -> bool:
-        """``loss.backward()`` above in the same function: the best of this very run is loaded at its end."""
-        at = self.source.offsets(call)[0]
-        return any(
-            node.attr.value == "backward" and self.source.offsets(node)[0] < at and self.flow.function(node) is function
-            for node in self.source.nodes_of(cst.Attribute)
-        )
-
-    def _outermost(self, node: cst.CSTNode) -> Function | None:
-        """The function at the top level, or the method, that a node stands in."""
-        function = self.flow.function(node)
-        while function is not None and function.outer is not None:
-            function = function.outer
-        return function
-
     def _is_of_host(self) -> bool:
         """Whether all that the file saves is on the host, or is gathered there."""
         if _GATHERED.search(self.source.text):
@@ -379,18 +354,12 @@ class LoadWithoutMapLocation(Rule):
                 for other in self.source.nodes_of(cst.Call):
                     if other is call or self.flow.scope.qualified(other.func) != "torch.load":
                         continue
-                    if _has_location(other) and self._within(other, above):
+                    if _has_location(other) and is_within(self, other, above):
                         return True
                 if isinstance(above, cst.If) and child is above.body and _AVAILABLE.search(self.code(above.test)):
                     return True
             child, above = above, self.parent(above)
         return False
-
-    def _within(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
-        above: cst.CSTNode | None = node
-        while above is not None and above is not outer:
-            above = self.parent(above)
-        return above is outer
 
 
 def _has_location(call: cst.Call) -> bool:
@@ -410,11 +379,6 @@ def _location_parameter(function: Function | None) -> str | None:
     return None
 
 
-def _stops_early(function: Function) -> bool:
-    """``class EarlyStopping``: what it loads it has saved in this very run."""
-    return function.cls is not None and _EARLY.search(function.cls.name) is not None
-
-
 def _takes_weights(name: str) -> bool:
     last = name.rpartition(".")[2].lower()
     return "load_state_dict" in last or ("state_dict" in last and last.startswith(("load", "set", "restore")))
@@ -426,7 +390,6 @@ _NUMBERS = re.compile(
 )
 #: Modules that are written or compiled where a package is built.
 _GENERATED = re.compile(r"\._|version|_pb2|\bext\b|_cuda|_cpp")
-_EARLY = re.compile(r"early_?stop", re.IGNORECASE)
 #: What one number is called, or a few.
 _SCORE = re.compile(r"(^|_)(scores?|metrics?|loss|losses|acc|accuracy)$")
 _OF_MODELS = frozenset({"eval", "train", "parameters", "state_dict", "named_parameters"})
