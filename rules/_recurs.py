@@ -6,11 +6,11 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import Flow
-from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Function, decorators
 from devlint.flow.steps import function_called, runs_each_time
+from devlint.flow.waiting import needs_wait_at
 from devlint.rules._training import runs_few_times
 
 #: What is called for each batch, or for each step of an optimizer, a search or a sampler.
@@ -105,7 +105,7 @@ def reads_each_time(flow: Flow, loop: Loop) -> bool:
 
 def reads(flow: Flow, node: cst.BaseExpression) -> bool:
     """Whether the host waits for a value of the device at this node, by the facts or by the look of it."""
-    if node in flow.facts.waits:
+    if node in flow.facts.waits or needs_wait_at(flow, node):
         return True  # f"{loss:.2f}" and x[mask], too
     if isinstance(node, cst.BinaryOperation):
         # "%.2f" % loss
@@ -113,9 +113,7 @@ def reads(flow: Flow, node: cst.BaseExpression) -> bool:
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
         return False
     func = node.func
-    if func.attr.value == "format" and _is_text(func.value):
-        return any(_shows(flow, arg.value) for arg in node.args)
-    return func.attr.value in table.EXPLICIT_WAITS and not node.args and not flow.value(func.value).place.is_host
+    return func.attr.value == "format" and _is_text(func.value) and any(_shows(flow, arg.value) for arg in node.args)
 
 
 def _is_text(node: cst.BaseExpression) -> bool:

@@ -6,21 +6,17 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import steps
-from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.loops import working_loop
 from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.steps import is_under_test, runs_each_time
-from devlint.flow.value import TENSOR, UNKNOWN_KIND
+from devlint.flow.waiting import is_constant, waits
 from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
-
-#: Waits for how many values a selection leaves.
-_SELECTING = ("mask", "nonzero", "torch.nonzero", "torch.where", "masked_select", "torch.masked_select")
 
 
 class ConstantRebuiltInForward(Rule):
@@ -89,7 +85,7 @@ class ConstantRebuiltInForward(Rule):
     def check(self) -> None:
         found = []
         for call in self.flow.calls("torch.tensor", "torch.as_tensor", "torch.asarray"):
-            if call.args and not call.args[0].star and self._is_constant(call.args[0].value):
+            if call.args and not call.args[0].star and is_constant(call.args[0].value):
                 found += self._built(call)
         for move in self.flow.facts.moves.values():
             if move.value.is_tensor and move.value.attr is not None and self._keeps_on_host(move):
@@ -160,39 +156,10 @@ class ConstantRebuiltInForward(Rule):
             # not: for i in range(n): outs = [torch.tensor(0.0, device=x.device)]; for code in codes[i]: if code: ...
             return any(n in self.flow.facts.waits for n in tree.walk(loop.node.body))
         return any(
-            self._waits(n) and runs_each_time(self.flow, function, n)
+            waits(self.flow, n, needed=True) and runs_each_time(self.flow, function, n)
             for n in tree.walk(function.node.body)
-            if isinstance(n, cst.Call | cst.Subscript)
+            if isinstance(n, cst.BaseExpression)
         )
-
-    def _waits(self, node: cst.Call | cst.Subscript) -> bool:
-        """Whether the host reads a value, selects by one, or copies data that is another in each call."""
-        wait = self.flow.facts.waits.get(node)
-        if wait is not None:
-            return wait.explicit or wait.what in _SELECTING
-        if isinstance(node, cst.Subscript):
-            return self._selects(node)
-        if self.flow.name_of(node) in ("torch.tensor", "torch.as_tensor"):
-            data = node.args[0].value if node.args else None
-            return data is not None and not self._is_constant(data) and not self.flow.value(node).place.is_host
-        func = node.func
-        if not isinstance(func, cst.Attribute) or node.args or self.flow.value(func.value).place.is_host:
-            return False
-        return func.attr.value in table.EXPLICIT_WAITS or func.attr.value == "nonzero"
-
-    def _selects(self, node: cst.Subscript) -> bool:
-        """`box[mask]`, and not `box[mask] = 0`."""
-        if any(isinstance(item.slice, cst.Index) and _is_list(item.slice.value) for item in node.slice):
-            # x[:, [2, 1, 0]]   a list of indices is copied to where the tensor is
-            return not self.flow.value(node.value).place.is_host and self.flow.value(node.value).kind == TENSOR
-        if isinstance(self.parent(node), cst.AssignTarget | cst.AugAssign) or len(node.slice) != 1:
-            return False
-        index = node.slice[0].slice
-        if not isinstance(index, cst.Index):
-            return False
-        value = self.flow.value(index.value)
-        named = "mask" in dotted(index.value) and value.kind in (TENSOR, UNKNOWN_KIND)
-        return (value.ref == "mask" or named) and not value.place.is_host
 
     def _keeps_on_host(self, move: Move) -> bool:
         """Whether an attribute is set by constructors alone, and only a copy of it is on the device."""
@@ -210,30 +177,3 @@ class ConstantRebuiltInForward(Rule):
                 if method.name == "_apply" or (name in method.stores and method.role != CONSTRUCTOR):
                     return False
         return True
-
-    def _is_constant(self, node: cst.BaseExpression) -> bool:
-        """A number, or a list of numbers, that the code writes out."""
-        if isinstance(node, cst.Integer | cst.Float):
-            return True
-        if isinstance(node, cst.Name):
-            return node.value in ("True", "False")
-        if isinstance(node, cst.UnaryOperation):
-            return self._is_constant(node.expression)
-        if isinstance(node, cst.BinaryOperation):
-            return self._is_constant(node.left) and self._is_constant(node.right)
-        if isinstance(node, cst.List | cst.Tuple):
-            return bool(node.elements) and all(
-                isinstance(item, cst.Element) and self._is_constant(item.value) for item in node.elements
-            )
-        if isinstance(node, cst.Call):
-            return (
-                dotted(node.func) == "float"
-                and len(node.args) == 1
-                and isinstance(node.args[0].value, cst.SimpleString)
-            )
-        return dotted(node) in ("math.pi", "math.e", "math.inf", "np.pi", "numpy.pi", "torch.inf", "torch.pi")
-
-
-def _is_list(node: cst.BaseExpression) -> bool:
-    """`[2, 1, 0]`, `list(range(n))`."""
-    return isinstance(node, cst.List | cst.ListComp) or (isinstance(node, cst.Call) and dotted(node.func) == "list")

@@ -204,10 +204,11 @@ class Flow:
 
     def note_waits(self) -> None:
         """Find out what waits for the device while there is code to read: callers ask later."""
-        for cls in self.scope.classes.values():
-            waiting.module_waits(self, cls)
-        for function in self.scope.functions.values():
-            waiting.waits_each_time(self, function)
+        for needed in (True, False):
+            for cls in self.scope.classes.values():
+                waiting.module_waits(self, cls, needed=needed)
+            for function in self.scope.functions.values():
+                waiting.waits_each_time(self, function, needed=needed)
 
     def waits_in(self, call: cst.Call) -> bool:
         """Whether what a call runs waits for the device each time, as far as its code is seen."""

@@ -21,38 +21,44 @@ if TYPE_CHECKING:
 _FINDING = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
 #: Reads that some code does not make: text that nobody may look at, a size that is known.
 _PERHAPS = frozenset({"format", "print", "in"})
+#: Factories that read sizes, bounds and what they fill with: ``torch.arange(torch.max(x) + 1)``.
+_SIZED = frozenset("arange range zeros ones empty full eye rand randn randperm".split())
+#: Methods of distributions that look at what they are handed.
+_VALIDATING = frozenset({"cdf", "icdf", "log_prob"})
+#: Distributions that only hold others.
+_UNCHECKED = frozenset({"Distribution", "Independent", "TransformedDistribution"})
 
 
-def call_waits(flow: Flow, call: cst.Call) -> bool:
-    """Whether each call of what is called waits for the device."""
+def call_waits(flow: Flow, call: cst.Call, *, needed: bool = False) -> bool:
+    """Whether each call of what is called waits for the device; ``needed``: for more than constants."""
     func, caller = call.func, flow.function(call)
     value = flow.value(func)
     if value.kind == MODULE:
         modules = {value.ref} if isinstance(value.ref, Class) else set()
         if isinstance(func, cst.Name) and caller is not None:
             modules |= caller.handed_modules.get(func.value, set())  # def train(model, ...): what callers hand in
-        return any(module_waits(flow, cls) for cls in modules)
-    return any(function is not None and waits_each_time(flow, function) for function in _called(flow, call, caller))
+        return any(module_waits(flow, cls, needed=needed) for cls in modules)
+    return any(f is not None and waits_each_time(flow, f, needed=needed) for f in _called(flow, call, caller))
 
 
-def waits_each_time(flow: Flow, function: Function) -> bool:
+def waits_each_time(flow: Flow, function: Function, *, needed: bool = False) -> bool:
     """Whether each call of a function waits for the device, in itself or in what it calls."""
-    if function.waits is None and function.home is flow:
-        function.waits = False  # while it is being read, should it call itself
-        function.waits = any(
-            (waits_at(flow, node) or (type(node) is cst.Call and call_waits(flow, node)))
+    if needed not in function.waits and function.home is flow:
+        function.waits[needed] = False  # while it is being read, should it call itself
+        function.waits[needed] = any(
+            waits(flow, node, needed=needed)
             and steps.runs_each_time(flow, function, node)
             and not steps.is_under_test(flow, function, node)  # if self.log: print(x.max().item())
             for node in tree.walk(function.node.body)
             if isinstance(node, cst.BaseExpression)
         )
-    return function.waits is True
+    return function.waits.get(needed, False)
 
 
-def module_waits(flow: Flow, cls: Class) -> bool:
+def module_waits(flow: Flow, cls: Class, *, needed: bool = False) -> bool:
     """Whether each call of a module waits for the device: its `forward`, or that of a module which it is made of."""
-    if cls.waits is None and cls.home is flow:
-        cls.waits = False
+    if needed not in cls.waits and cls.home is flow:
+        cls.waits[needed] = False
         forward = cls.find_method("forward")
         parts = (
             flow.value(call).ref
@@ -62,10 +68,10 @@ def module_waits(flow: Flow, cls: Class) -> bool:
             for call in tree.walk(method.node.body)
             if type(call) is cst.Call and flow.value(call).kind == MODULE
         )
-        cls.waits = (forward is not None and waits_each_time(flow, forward)) or any(
-            module_waits(flow, part) for part in parts if isinstance(part, Class)
+        cls.waits[needed] = (forward is not None and waits_each_time(flow, forward, needed=needed)) or any(
+            module_waits(flow, part, needed=needed) for part in parts if isinstance(part, Class)
         )
-    return cls.waits is True
+    return cls.waits.get(needed, False)
 
 
 def _called(flow: Flow, call: cst.Call, caller: Function | None) -> Iterator[Function | None]:
@@ -85,13 +91,16 @@ def _called(flow: Flow, call: cst.Call, caller: Function | None) -> Iterator[Fun
     yield unit.function if unit is not None else None
 
 
+def waits(flow: Flow, node: cst.BaseExpression, *, needed: bool = False) -> bool:
+    """Whether the host waits at a node, or in what is called there."""
+    at = needs_wait_at if needed else waits_at
+    return at(flow, node) or (type(node) is cst.Call and call_waits(flow, node, needed=needed))
+
+
 def waits_at(flow: Flow, node: cst.BaseExpression) -> bool:
     """Whether the host waits at a node: for a value, for how many there are, for a copy to the device."""
-    wait = flow.facts.waits.get(node)
-    if wait is not None:
-        return wait.what not in _PERHAPS
-    if isinstance(node, cst.Subscript):
-        return picks_by_mask(flow, node)
+    if needs_wait_at(flow, node):
+        return True
     if not isinstance(node, cst.Call):
         return False
     move = flow.facts.moves.get(node)
@@ -99,18 +108,159 @@ def waits_at(flow: Flow, node: cst.BaseExpression) -> bool:
         # torch.zeros(n).to(device); for layer, graph in zip(self.layers, graphs): x = layer(graph.to(self.device), x)
         from_host = move.value.place.is_host or move.value.kind == UNKNOWN_KIND
         return move.target.is_there and from_host and move.non_blocking is not True
+    return _copies_data(flow, node)
+
+
+def needs_wait_at(flow: Flow, node: cst.BaseExpression) -> bool:
+    """Whether the host waits at a node for what it can hardly do without: a value, a size, a copy of data.
+
+    What it could have made on the device is no such thing: a constant, what a factory gives.
+    """
+    wait = flow.facts.waits.get(node)
+    if wait is not None:
+        return wait.what not in _PERHAPS
+    if _is_tested(flow, node):
+        return True
+    if isinstance(node, cst.Subscript):
+        return picks_by_mask(flow, node) or _slices_by_tensor(flow, node) or _picks_by_list(flow, node)
+    if not isinstance(node, cst.Call):
+        return False
+    if _copies_data(flow, node):
+        return not is_constant(node.args[0].value)
     name = flow.name_of(node)
-    if name in ("torch.tensor", "torch.as_tensor"):
-        return flow.value(node).place.is_there  # torch.tensor([0, n], device=device)
+    if name.startswith("torch.distributions."):
+        return _validates(node) and any(_may_be_there(flow, arg.value) for arg in node.args)
     if name.startswith("torch."):
         given = flow.value(node.args[0].value) if node.args else HOST_DATA
+        if name[6:] in _SIZED:
+            return any(_is_there(flow, arg.value) for arg in node.args)
         return name[6:] in _FINDING and not given.place.is_host and not given.is_data
-    if not isinstance(node.func, cst.Attribute) or node.args:
+    return isinstance(node.func, cst.Attribute) and _method_waits(flow, node, node.func)
+
+
+def _method_waits(flow: Flow, node: cst.Call, func: cst.Attribute) -> bool:
+    receiver, name = flow.value(func.value), func.attr.value
+    if name in _VALIDATING and len(node.args) == 1 and receiver.kind in (INSTANCE, UNKNOWN_KIND):
+        # self.normal.cdf(x)   looks whether `x` is a possible outcome
+        is_project = isinstance(receiver.ref, Class)
+        return not is_project and _is_there(flow, node.args[0].value) and not _built_unchecked(flow, func.value)
+    if node.args or receiver.kind not in (TENSOR, UNKNOWN_KIND) or receiver.place.is_host:
         return False
-    receiver = flow.value(node.func.value)
-    if receiver.kind not in (TENSOR, UNKNOWN_KIND) or receiver.place.is_host:
+    return name in table.EXPLICIT_WAITS | _FINDING
+
+
+def _is_there(flow: Flow, node: cst.BaseExpression) -> bool:
+    """Whether a node gives a tensor that is not on the host."""
+    value = flow.value(node)
+    return value.kind == TENSOR and not value.place.is_host
+
+
+def _may_be_there(flow: Flow, node: cst.BaseExpression) -> bool:
+    value = flow.value(node)
+    return value.kind in (TENSOR, UNKNOWN_KIND) and not value.place.is_host
+
+
+def _is_tested(flow: Flow, node: cst.BaseExpression) -> bool:
+    """``if self.ready:`` of a buffer, ``if not torch.any(x):`` of what is handed in."""
+    parent = flow.source.parents.get(node)
+    if isinstance(parent, cst.If | cst.IfExp | cst.While):
+        tested = parent.test is node
+    elif isinstance(parent, cst.BooleanOperation):
+        tested = parent.left is node
+    else:
+        tested = isinstance(parent, cst.UnaryOperation) and isinstance(parent.operator, cst.Not)
+    return tested and _is_there(flow, node)
+
+
+def _slices_by_tensor(flow: Flow, node: cst.Subscript) -> bool:
+    """``x[: lengths[i]]``: the bounds of a slice are read on the host."""
+    bounds = (
+        b for item in node.slice if isinstance(item.slice, cst.Slice) for b in (item.slice.lower, item.slice.upper)
+    )
+    return any(
+        _is_there(flow, bound) or (isinstance(bound, cst.Subscript) and _is_part_of_an_argument(flow, bound))
+        for bound in bounds
+        if bound is not None
+    )
+
+
+def _is_part_of_an_argument(flow: Flow, node: cst.Subscript) -> bool:
+    """``lengths[i]`` of an argument that nothing says anything of: `forward` is handed tensors."""
+    function, name = flow.function(node), dotted(node.value)
+    if (
+        function is None
+        or name not in function.param_names
+        or flow.value(node.value).kind not in (TENSOR, UNKNOWN_KIND)
+    ):
         return False
-    return node.func.attr.value in table.EXPLICIT_WAITS | _FINDING
+    return not flow.value(node.value).place.is_host and all(
+        param.annotation is None or param.name.value != name or "Tensor" in flow.source.code(param.annotation)
+        for param in function.params
+    )
+
+
+def _picks_by_list(flow: Flow, node: cst.Subscript) -> bool:
+    """``x[:, [2, 1, 0]]``: a list of indices is copied to where the tensor is."""
+    return _is_there(flow, node.value) and any(
+        isinstance(item.slice, cst.Index) and _is_list(item.slice.value) for item in node.slice
+    )
+
+
+def _is_list(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.List | cst.ListComp) or (isinstance(node, cst.Call) and dotted(node.func) == "list")
+
+
+def _copies_data(flow: Flow, node: cst.Call) -> bool:
+    """``torch.tensor([0, n], device=device)``, ``x.new_tensor(rows)``"""
+    if not node.args or flow.value(node.args[0].value).holds_tensors:
+        return False
+    if flow.name_of(node) in ("torch.tensor", "torch.as_tensor"):
+        place = flow.value(node).place
+        return place.is_there or place.kind == "param"
+    is_method = isinstance(node.func, cst.Attribute) and node.func.attr.value == "new_tensor"
+    return is_method and _is_there(flow, node)
+
+
+def is_constant(node: cst.BaseExpression) -> bool:
+    """A number, or a list of numbers, that the code writes out."""
+    if isinstance(node, cst.Integer | cst.Float):
+        return True
+    if isinstance(node, cst.Name):
+        return node.value in ("True", "False")
+    if isinstance(node, cst.UnaryOperation):
+        return is_constant(node.expression)
+    if isinstance(node, cst.BinaryOperation):
+        return is_constant(node.left) and is_constant(node.right)
+    if isinstance(node, cst.List | cst.Tuple):
+        return bool(node.elements) and all(
+            isinstance(item, cst.Element) and is_constant(item.value) for item in node.elements
+        )
+    if isinstance(node, cst.Call):
+        return dotted(node.func) == "float" and len(node.args) == 1 and isinstance(node.args[0].value, cst.SimpleString)
+    return dotted(node) in ("math.pi", "math.e", "math.inf", "np.pi", "numpy.pi", "torch.inf", "torch.pi")
+
+
+def _validates(node: cst.Call) -> bool:
+    """Whether a distribution looks at what it is built from: it does unless it is told `validate_args=False`."""
+    name = dotted(node.func).rpartition(".")[2]
+    return name[:1].isupper() and name not in _UNCHECKED and not _says_unchecked(node)
+
+
+def _built_unchecked(flow: Flow, node: cst.BaseExpression) -> bool:
+    """Whether the file binds what a node names to a distribution that is told `validate_args=False`."""
+    return any(
+        isinstance(assign.value, cst.Call)
+        and _says_unchecked(assign.value)
+        and any(dotted(target.target) == dotted(node) for target in assign.targets)
+        for assign in flow.source.nodes_of(cst.Assign)
+    )
+
+
+def _says_unchecked(call: cst.Call) -> bool:
+    return any(
+        arg.keyword is not None and arg.keyword.value == "validate_args" and dotted(arg.value) == "False"
+        for arg in call.args
+    )
 
 
 def picks_by_mask(flow: Flow, node: cst.Subscript) -> bool:
