@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Note
 from devlint.flow import Flow, Value
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import target_names
+from devlint.flow.names import dotted, target_names
 from devlint.flow.place import Place
 from devlint.rule import Rule
 
@@ -41,7 +42,12 @@ def origin_note(rule: Rule, what: str, value: Value) -> list[Note]:
 def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, there: Value) -> str | None:
     """Code that names the device of ``there`` and can be evaluated at ``at``; ``None`` where none is sure to be."""
     function = flow.function(at)
-    if isinstance(there_node, cst.Name) and there.holds_tensors and bound_before(flow, there_node.value, at):
+    if (
+        isinstance(there_node, cst.Name)
+        and there.holds_tensors
+        and bound_before(flow, there_node.value, at)
+        and _is_no_number(flow, at, there_node.value)
+    ):
         return f"{there_node.value}.device"
     place = there.place
     if place.kind == "fixed":
@@ -68,9 +74,30 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
 def _is_given_tensor(flow: Flow, at: cst.CSTNode, name: str) -> bool:
     """Whether ``name`` is a parameter of the function around ``at`` that is a tensor, and still is the same."""
     function = flow.function(at)
-    if function is None or name in function.assigned:
+    if function is None or name in function.assigned or not _is_no_number(flow, at, name):
         return False
     return any(param.name.value == name and flow.value(param).is_tensor for param in function.params)
+
+
+def _is_no_number(flow: Flow, at: cst.CSTNode, name: str) -> bool:
+    """Whether no test says that ``name`` may be something else than a tensor at ``at``:
+    ``filler = torch.zeros(3)``, and then ``if isinstance(x, Tensor): return torch.cat([filler, x])``."""
+    function = flow.function(at)
+    if function is None or not any(_asks_type(node, name) for node in tree.walk(function.node.body)):
+        return True
+    child, above = at, flow.source.parents.get(at)
+    while above is not None and above is not function.node:
+        if isinstance(above, cst.If) and child is above.body and _asks_type(above.test, name):
+            return True
+        child, above = above, flow.source.parents.get(above)
+    return False
+
+
+def _asks_type(node: cst.CSTNode, name: str) -> bool:
+    """``isinstance(x, torch.Tensor)``, ``torch.is_tensor(x)``"""
+    if not isinstance(node, cst.Call) or not node.args or dotted(node.args[0].value) != name:
+        return False
+    return dotted(node.func).rpartition(".")[2] in ("isinstance", "is_tensor")
 
 
 def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
@@ -78,8 +105,9 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
     function = flow.function(at)
     if function is not None:
         for param in function.params:
-            if param.default is None and flow.value(param).is_tensor and flow.value(param).place.is_there:
-                return param.name.value
+            given, known_as = flow.value(param), param.name.value
+            if given.is_tensor and given.place.is_there and param.default is None and _is_no_number(flow, at, known_as):
+                return known_as
     _, end = flow.source.offsets(at)  # its own arguments count: torch.zeros(x.size(0))
     found = None
     for name in flow.source.nodes_of(cst.Name):
@@ -89,7 +117,7 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
         if flow.source.offsets(name)[0] >= end:
             break
         if (value.is_tensor or _used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
-            found = name.value
+            found = name.value if _is_no_number(flow, at, name.value) else found
     return found
 
 

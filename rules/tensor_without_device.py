@@ -70,10 +70,11 @@ class TensorWithoutDevice(Rule):
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
     there. Silent in code that runs under a default device (`torch.set_default_device`, `with torch.device(...)`),
-    and wherever one of the two places is not known. Silent, too, for the modules of tests and of scripts that never
-    speak of a device, and below a flag that is off in every call of the file. A tensor that a function was handed
-    counts as being on a device where the file has to do with devices, is not about data or tests, and no call in it
-    hands over what is on the host.
+    and wherever one of the two places is not known, as that of a factory with `**options` is. A factory that is given
+    tensors goes where they are (`torch.sparse_coo_tensor(indices, values)`, `torch.linspace(0, high, 5)`). Silent,
+    too, for the modules of tests and of scripts that never speak of a device, and below a flag that is off in every
+    call of the file. A tensor that a function was handed counts as being on a device where the file has to do with
+    devices, is not about data or tests, and no call in it hands over what is on the host.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -89,8 +90,8 @@ class TensorWithoutDevice(Rule):
             origin = meeting.host.origin
             if not isinstance(origin, cst.Call) or origin in reported or self.flow.factory(origin) is None:
                 continue
-            if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
-                continue  # torch.zeros(1, device=self.home): on the host, and not for want of it
+            if self._may_name_device(origin):
+                continue
             if meeting.host.attr is not None:
                 continue  # self.table = torch.arange(n): unregistered-tensor speaks of it
             reported.add(origin)
@@ -98,11 +99,22 @@ class TensorWithoutDevice(Rule):
         for meeting in given_back(self):
             origin = meeting.host.origin
             if isinstance(origin, cst.Call) and origin not in reported and self.flow.factory(origin) is not None:
+                if self._may_name_device(origin):
+                    continue
                 reported.add(origin)
                 self._report_returned(origin, meeting)
         if ".device" in self.source.text:
             for node in self.source.nodes_of(cst.If):
                 self._rebuilt(node, reported)
+
+    def _may_name_device(self, factory: cst.Call) -> bool:
+        """Whether it is on the host, but perhaps not for want of ``device=``."""
+        for arg in factory.args:
+            if arg.keyword is not None and arg.keyword.value == "device":
+                return True  # torch.zeros(1, device=self.home)
+            if arg.star == "**":
+                return True  # options = {"device": self.home}; torch.zeros(1, **options)
+        return False
 
     def _report(self, factory: cst.Call, meeting: Meeting) -> None:
         name = self.flow.name_of(factory)

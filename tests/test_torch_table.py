@@ -132,6 +132,31 @@ def test_factory_obeys_device_and_the_default_device(name):
         assert make(name).device.type == ("cpu" if name in table.IGNORE_DEFAULT else "meta")
 
 
+@pytest.mark.parametrize("name", sorted(table.FOLLOWING))
+def test_factory_follows_tensors_unless_device_or_a_default_device_says_otherwise(name):
+    given = list(FACTORY_ARGUMENTS[name]) if name != "torch.normal" else [0.0, 1.0]
+    followed = {position for position, _ in table.FOLLOWING[name]}
+    sparse = name.startswith("torch.sparse")
+    for alone in [followed] if sparse else [{position} for position in followed]:
+        arguments = [torch.tensor(a, device="meta") if n in alone else a for n, a in enumerate(given)]
+        assert resolve(name)(*arguments, **FACTORY_KEYWORDS.get(name, {})).device.type == "meta", name
+    if name == "torch.normal":
+        return
+    arguments = [torch.tensor(a) if n in followed else a for n, a in enumerate(given)]
+    with torch.device("meta"):
+        assert resolve(name)(*arguments, **FACTORY_KEYWORDS.get(name, {})).device.type == "meta", name
+
+
+@pytest.mark.parametrize("name", sorted(set(table.FACTORIES) - set(table.FOLLOWING)))
+def test_other_factories_read_numbers_and_follow_no_tensor(name):
+    try:
+        given = FACTORY_ARGUMENTS.get(name, (3,))
+        made = resolve(name)(*(torch.tensor(a) if isinstance(a, int | float) else a for a in given))
+    except TypeError:
+        return  # it takes no tensor, or other keywords, too
+    assert made.device.type == "cpu"
+
+
 def test_rank_of_factories():
     for name, factory in table.FACTORIES.items():
         made = make(name)

@@ -7,7 +7,7 @@ import libcst as cst
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, is_false, is_true
 from devlint.flow.frame import Frame
-from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.value import ARRAY, DATA, LIST, NONE, TENSOR, THING, TUPLE, UNKNOWN, Value, element, tensor
 
 
@@ -18,11 +18,8 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         place = frame.device_place(given[1], given[0])
     elif args.starred and any(not isinstance(a.keyword, cst.Name) and a.star == "**" for a in node.args):
         place = UNKNOWN_PLACE  # device may be in **kwargs
-    elif name == "torch.normal" and args.value(2, "size") is None:
-        # torch.normal(0, scale * noise): one of the two is a tensor, and the result follows it
-        given_by = [value for value in (args.value(0, "mean"), args.value(1, "std")) if value is not None]
-        followed = next((value for value in given_by if value.holds_tensors), UNKNOWN)
-        place = followed.place
+    elif (followed := _followed(frame, name, args)) is not None:
+        place = followed
     elif name in table.IGNORE_DEFAULT and not frame.flow.default_type_set:
         place = HOST
     else:
@@ -33,7 +30,7 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
     if factory.rank == "scalar_if_number":
         zero = _data_is_number(args, data)
         if data is not None and data.kind == TENSOR and given is None:
-            place, zero = data.place, data.zero
+            zero = data.zero
         elif data is not None and data.kind == LIST and data.items is not None and data.items.kind == TENSOR:
             first_node = args.positional[0][0] if args.positional else node
             frame.wait(node, "tensor from device scalars", first_node, data.items, explicit=False)
@@ -55,6 +52,20 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
             # sizes and bounds are read to the host
             frame.wait(node, name, operand, value, explicit=False)
     return tensor(place, node, zero=zero, pinned=pinned, grad=grad, tracked=_asked_to_track(args))
+
+
+def _followed(frame: Frame, name: str, args: Args) -> Place | None:
+    """Where the tensors are that a factory follows; ``None`` where it is given none, or a default device decides."""
+    by_tensors = name == "torch.normal" and args.value(2, "size") is None  # torch.normal(0, scale * noise)
+    if not by_tensors and (name not in table.FOLLOWING or name in table.IGNORE_DEFAULT or frame.redirected):
+        return None
+    given = [value for position, word in table.FOLLOWING[name] if (value := args.value(position, word)) is not None]
+    tensors = [value for value in given if value.kind == TENSOR or (value.kind == THING and name != "torch.tensor")]
+    if tensors:  # a host number for one bound, and a device tensor for the other: it goes to the device
+        return next((value for value in tensors if value.place.is_there), tensors[0]).place
+    if name.startswith("torch.sparse"):
+        by_tensors = any(not value.is_data and value.kind not in (LIST, TUPLE) for value in given)
+    return UNKNOWN_PLACE if by_tensors else None
 
 
 def _asked_to_track(args: Args) -> bool | None:

@@ -119,7 +119,8 @@ class Frame:
         self.dead = 0  # inside a branch the hypothesis rules out
         self.conditional = 0  # inside a branch that may not run
         self.returns: list[Value] = []
-        self.given_back: list[Operand] = []  # the same, each side of `a if x else b` by itself, with its expression
+        # the same, each side of `a if x else b` by itself, with its expression and the variables as they are there
+        self.given_back: list[tuple[cst.BaseExpression, Value, Env | None]] = []
         self.at_return: Env | None = None  # the variables as they are where the function returns
         self.constraints: list[tuple[Place, Place]] = []
         self.loops: list[Around] = []
@@ -364,17 +365,21 @@ class Frame:
             return
         if value.kind == THING and self.values.get(value.origin, UNKNOWN).kind == THING:  # type: ignore[arg-type]
             return  # return state.mask   part of a structure handed in, which may be on the host as well
-        for other_node, other in self.given_back:
-            for host, there in (((node, value), (other_node, other)), ((other_node, other), (node, value))):
+        for other_node, other, env in self.given_back:
+            for host, there, at_host in (
+                ((node, value), (other_node, other), self.env),
+                ((other_node, other), (node, value), env),
+            ):
                 made_here = host[1].kind == TENSOR and host[1].place.is_host and host[1].attr is None
                 # a number mixes with anything: return torch.tensor(0.0)
                 if (
                     made_here
                     and host[1].zero is not True
                     and (there[1].place.is_there or there[1].place.kind == "param")
+                    and _is_tensor_in(at_host, there[1].origin)
                 ):
                     self.facts.given_back.setdefault((host[0], there[0]), Meeting(host[0], "a result", *host, *there))
-        self.given_back.append((node, value))
+        self.given_back.append((node, value, self.env))
 
     def fills(self, target: cst.Subscript, old: Value, new: Value) -> None:
         """``found = [torch.zeros(0, 6)] * n; found[i] = x[keep]``: elements that are left as they are stay behind."""
@@ -639,6 +644,15 @@ def _half_known(value: Value, before: Value) -> Value:
             return UNKNOWN
         return value
     return join(before, value)
+
+
+def _is_tensor_in(env: Env | None, origin: cst.CSTNode | None) -> bool:
+    """Whether the parameter that something comes from is a tensor on this path, too:
+    ``if isinstance(x, torch.Tensor): return x`` leaves numbers for ``return torch.tensor([x])``."""
+    if env is None or not isinstance(origin, cst.Param):
+        return True
+    value = env.get(origin.name.value)
+    return value is None or value.kind not in (UNKNOWN_KIND, NONE, DATA)
 
 
 def _last_word(key: str) -> str:

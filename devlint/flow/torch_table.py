@@ -71,6 +71,19 @@ FACTORIES: dict[str, Factory] = {
     ),
 }
 
+#: Where neither ``device=`` nor a default device says otherwise, these go where the tensors are that they are given as
+#: these arguments (their position and name). Indices of a sparse tensor must be where its values are.
+FOLLOWING: dict[str, tuple[tuple[int, str], ...]] = {
+    "torch.tensor": ((0, "data"),),
+    "torch.sparse_coo_tensor": ((1, "values"), (0, "indices")),
+    **dict.fromkeys(
+        _names("csr csc bsr bsc compressed", "torch.sparse_", "_tensor"),
+        ((2, "values"), (1, "col_indices"), (1, "row_indices"), (1, "plain_indices")),
+    ),
+    **dict.fromkeys(_names("linspace logspace", "torch."), ((0, "start"), (1, "end"))),
+    "torch.normal": ((0, "mean"), (1, "std")),
+}
+
 #: Obey ``device=`` but no default device.
 IGNORE_DEFAULT: frozenset[str] = frozenset({"torch.normal", "torch.range"})
 
