@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from devlint.flow.hypothesis import LOSS_NAME
+from devlint import tree
+from devlint.flow.hypothesis import LOSS_NAME, OPTIMIZER_NAME
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.flow.steps import function_called
-from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, TENSOR, THING
+from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._training import (
@@ -27,6 +28,8 @@ from devlint.rules._training import (
 )
 
 _EMPTYING = ("clear", "pop", "popleft")
+#: The history of so many steps is small: `backward()` has freed what it saved.
+_FEW_STEPS = 100
 
 
 @dataclass(eq=False)
@@ -89,8 +92,9 @@ class RetainedGraph(Rule):
 
     ## Limits
     Silent where the sum goes backward itself, where `backward(retain_graph=True)` keeps the graph for more, where the
-    list is emptied or bound anew in each step, and in loops of a few iterations. A loss that is only evaluated is
-    reported as `inference-with-grad`.
+    list is emptied or bound anew in each step, or again and again after a few (`if step % accumulate == 0:`, or where
+    the optimizer steps), and in loops of a few iterations. A loss that is only evaluated is reported as
+    `inference-with-grad`.
 
     ## References
     - [Frequently asked questions: my model reports "cuda runtime error: out of memory"](https://pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory)
@@ -256,8 +260,28 @@ class RetainedGraph(Rule):
         return self._is_plain(keep, path, body)
 
     def _conditional(self, statement: cst.CSTNode, loop: Loop | None) -> bool:
-        # if step % 100 == 0: total = 0.0
-        return any(isinstance(node, cst.If) for node in above(self.flow, statement, loop))
+        """Whether a statement runs in some turns of the loop only, and not after each few of them."""
+        # if step == 0: total = 0.0
+        return any(
+            isinstance(node, cst.If) and not self._is_periodic(node) for node in above(self.flow, statement, loop)
+        )
+
+    def _is_periodic(self, node: cst.If) -> bool:
+        """Whether a condition comes true again after a few steps: what is kept until then is bounded, and small."""
+        # if (step + 1) % accumulate == 0: optimizer.step(); total = 0.0
+        for each in tree.walk(node.body):
+            called = each.func if isinstance(each, cst.Call) else None
+            if not isinstance(called, cst.Attribute) or called.attr.value != "step":
+                continue
+            if self.flow.value(called.value).kind == OPTIMIZER or OPTIMIZER_NAME.search(dotted(called.value)):
+                return True
+        # if step % log_every == 0: total = 0.0   a literal of thousands of steps is another matter
+        return any(
+            isinstance(each, cst.BinaryOperation)
+            and isinstance(each.operator, cst.Modulo)
+            and not (isinstance(each.right, cst.Integer) and each.right.evaluated_value > _FEW_STEPS)
+            for each in tree.walk(node.test)
+        )
 
     def _emptied(self, path: str, function: Function | None) -> bool:
         """`buffer.clear()`, `buffer.pop(0)`, `del buffer[0]`."""
