@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import is_tensor_annotation
+from devlint.flow.names import dotted, is_tensor_annotation
 from devlint.flow.scope import HOST_SIDE, Class, Function
 from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
@@ -68,7 +69,8 @@ class CachedDeviceTensor(Rule):
 
     ## Limits
     Decorators only. Silent for functions with a bounded cache and no tensor among their arguments, for those that are
-    asked about devices, types and settings that have a default alone, and for what runs on the host, such as the
+    asked about devices, types, settings that have a default, and what has few values by its annotation (`Literal`,
+    `bool`, an `Enum`) or by a check (`assert bands in {80, 128}`) alone, and for what runs on the host, such as the
     methods of a data set. Caches kept in dictionaries are not looked at.
 
     ## References
@@ -127,13 +129,35 @@ class CachedDeviceTensor(Rule):
             )
             return
         # def mel_filters(device, n_mels=80): a setting has few values in a program, or one
-        needed = [p.name.value for p in function.params if p.default is None]
-        asked = [name for name in needed if not (names_device(name) or name in _FEW)]
+        needed = [p for p in function.params if p.default is None and not self._has_few_values(function, p)]
+        asked = [p.name.value for p in needed if not (names_device(p.name.value) or p.name.value in _FEW)]
         if gives_tensors and not bounded and asked:
             self.report(
                 function.node.name,
                 f"the cache of `{name}` has no bounds: a tensor on the device for each `{asked[0]}` stays for ever",
             )
+
+    def _has_few_values(self, function: Function, param: cst.Param) -> bool:
+        """Whether the code says which values an argument may have."""
+        said = param.annotation.annotation if param.annotation is not None else None
+        if isinstance(said, cst.Subscript) and dotted(said.value).rpartition(".")[2] == "Literal":
+            return True  # kind: Literal["hann", "hamming"]
+        if isinstance(said, cst.Name) and (said.value == "bool" or self._is_enum(said.value)):
+            return True
+        for statement in tree.walk(function.node.body):
+            # assert bands in {80, 128}
+            if isinstance(statement, cst.Assert) and _is_one_of(statement.test, param.name.value, cst.In):
+                return True
+            # if bands not in (80, 128): raise ValueError(bands)
+            if isinstance(statement, cst.If) and _is_one_of(statement.test, param.name.value, cst.NotIn):
+                return any(isinstance(each, cst.Raise) for each in tree.walk(statement.body))
+        return False
+
+    def _is_enum(self, name: str) -> bool:
+        return any(
+            node.name.value == name and any(dotted(base.value).endswith("Enum") for base in node.bases)
+            for node in self.source.nodes_of(cst.ClassDef)
+        )
 
     def _fix(self, decorator: cst.Decorator) -> Fix | None:
         source = self.source
@@ -149,6 +173,14 @@ def _has_state(cls: Class) -> bool:
     return any(c.buffers for c in cls.lineage) or any(
         v.kind == MODULE or v.ref == "parameter" or v.place.is_there for c in cls.lineage for v in c.attrs.values()
     )
+
+
+def _is_one_of(test: cst.BaseExpression, name: str, operator: type[cst.BaseCompOp]) -> bool:
+    """``name in {80, 128}``: written out, element by element."""
+    if not isinstance(test, cst.Comparison) or dotted(test.left) != name or len(test.comparisons) != 1:
+        return False
+    target = test.comparisons[0]
+    return isinstance(target.operator, operator) and isinstance(target.comparator, cst.Set | cst.Tuple | cst.List)
 
 
 def _is_there(value: Value) -> bool:
