@@ -14,6 +14,9 @@ _CHOICE = re.compile(
     r"torch\.device\(\s*[\"']cuda[\"']\s*,|cuda\.device\("
 )
 
+#: os.environ["WORLD_SIZE"] = "1", os.environ.setdefault("WORLD_SIZE", "1"); and not what `get` falls back to
+_ONE_PROCESS = re.compile(r"""(?<!get\()(?<!getenv\()["']WORLD_SIZE["'](\]\s*=|\s*[,:])\s*["']1["']""")
+
 
 class RankDeviceNotSet(Rule):
     """Each of several processes works on the current device, and nothing makes that another one in each.
@@ -55,8 +58,9 @@ class RankDeviceNotSet(Rule):
     ```
 
     ## Limits
-    Silent where anything in the file has to do with an index of a device, whether or not it is used. A launcher that
-    gives each process one visible device makes it right.
+    Silent where anything in the file has to do with an index of a device, whether or not it is used, and where the file
+    says that there is one process (`world_size=1`, `os.environ["WORLD_SIZE"] = "1"`). A launcher that gives each
+    process one visible device makes it right.
 
     Not proved by running: it takes several processes on several devices.
 
@@ -70,6 +74,8 @@ class RankDeviceNotSet(Rule):
     def check(self) -> None:
         text = self.source.text
         if "init_process_group" not in text or "nccl" not in text or _CHOICE.search(text):
+            return
+        if _ONE_PROCESS.search(text):
             return
         moves = [move for move in self.flow.facts.moves.values() if move.target.name == "cuda"]
         if not moves:
