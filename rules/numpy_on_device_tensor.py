@@ -5,8 +5,12 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow.arrays import WRONG_ANSWERS
 from devlint.flow.facts import ArrayUse
+from devlint.flow.hypothesis import LOSS_NAME
+from devlint.flow.names import dotted
+from devlint.flow.value import TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note, where
 
 
@@ -48,8 +52,10 @@ class NumpyOnDeviceTensor(Rule):
     ## Fix safety
     The fix inserts what is missing of `.detach()` and `.cpu()`, and `.numpy()` where the function refuses host
     tensors as well (`np.mean` hands its own keywords to `Tensor.mean`). The call raised before: safe. It is
-    unsafe where the value may be something other than a tensor, such as the output of a model. `.detach()` is
-    left out only where autograd surely does not track the tensor. There is no fix for a list of tensors.
+    unsafe where the value may be something other than a tensor, such as the output of a model, and where the call is
+    given something else that may be a tensor on a device, too. What one line makes is told once in a function: its fix
+    brings it to numpy wherever it is read there. `.detach()` is left out only where autograd surely does not track the
+    tensor. There is no fix for a list of tensors.
 
     ## Limits
     Silent where the tensor's device is not known, and where an `except` around the call catches the error.
@@ -64,9 +70,8 @@ class NumpyOnDeviceTensor(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        for use in self.flow.facts.array_uses.values():
-            if not self._is_caught(use.node):
-                self._report(use)
+        uses = self.flow.facts.array_uses.values()
+        report_together(self, [self._told(use) for use in uses if not self._is_caught(use.node)])
 
     def _is_caught(self, node: cst.CSTNode) -> bool:
         """Whether the error is expected: ``try: a = x.numpy()``, ``except TypeError: a = x.cpu().numpy()``."""
@@ -82,7 +87,7 @@ class NumpyOnDeviceTensor(Rule):
             child, parent = parent, self.parent(parent)
         return False
 
-    def _report(self, use: ArrayUse) -> None:
+    def _told(self, use: ArrayUse) -> Told:
         own = use.what == "numpy"  # the tensor's own method
         name = short(self.code(use.operand))
         what = "`.numpy()`" if own else f"`{use.what}`"
@@ -96,16 +101,40 @@ class NumpyOnDeviceTensor(Rule):
         message = f"{what} cannot read `{name}`, which {state}"
         if use.what in WRONG_ANSWERS:
             message = f"{what} always answers `False`: it cannot read `{name}`, which {state}"
-        self.report(use.node if own else use.operand, message, notes=notes, fix=self._fix(use) if is_tensor else None)
+        node = use.node if own else use.operand
+        return Told(
+            node,
+            message,
+            also=f"{what} cannot read `{name}` either",
+            notes=notes,
+            fix=self._fix(use) if is_tensor else None,
+            # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
+            key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
+        )
 
     def _fix(self, use: ArrayUse) -> Fix:
         missing = ".detach()" if use.tracked is not False else ""
         missing += ".cpu()" if use.value.place.is_there else ""
         missing += ".numpy()" if use.host_too else ""
         # out = model(x); np.asarray(out)  is no tensor for sure, unlike what has a `.numpy()`
-        safe = use.value.is_tensor or use.what == "numpy"
+        sure = (use.value.is_tensor or use.what == "numpy") and not self._is_guess(use.value)
+        safe = sure and not any(self._may_raise_too(arg.value) for arg in use.node.args if arg.value is not use.operand)
         operand = use.operand
         title = f"bring it to numpy with `{missing}`"
         if operand.lpar or isinstance(operand, cst.Name | cst.Attribute | cst.Subscript | cst.Call):
             return self.fix(title, self.insert_after(operand, missing), safe=safe)
         return self.fix(title, self.insert_before(operand, "("), self.insert_after(operand, f"){missing}"), safe=safe)
+
+    def _is_guess(self, value: Value) -> bool:
+        """``criterion(out)``: nothing but its name says what gives the value."""
+        made = value.origin
+        if not isinstance(made, cst.Call) or LOSS_NAME.search(dotted(made.func).rpartition(".")[2]) is None:
+            return False
+        return self.flow.value(made.func).kind == UNKNOWN_KIND
+
+    def _may_raise_too(self, node: cst.BaseExpression) -> bool:
+        """Whether what else the call is given may be a tensor that is anywhere: ``high = draws.max(dim=0).values``."""
+        value = self.flow.value(node)
+        if value.kind in (TENSOR, THING):
+            return not value.place.is_known
+        return value.kind == UNKNOWN_KIND and isinstance(node, cst.Name | cst.Attribute | cst.Subscript | cst.Call)

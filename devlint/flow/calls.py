@@ -171,9 +171,13 @@ def call_value(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
         method = value.ref.find_method("__call__")
         if method is not None:
             return project_calls.call(frame, node, method, args, receiver=value)
+    if value.text == _UNPICKLED:
+        return UNKNOWN  # loss_metric = pickle.load(file): what it is called says nothing of what calling it gives
     return unknown_call(frame, node, args)
 
 
+#: ``text`` of an object of unknown class, read from a file or from bytes.
+_UNPICKLED = "unpickled"
 _NO_TENSORS = frozenset({DATA, ARRAY, NONE, DTYPE, DEVICE, GENERATOR})
 
 
@@ -234,6 +238,8 @@ def _named_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name in ("copy.deepcopy", "copy.copy"):
         value = args.value(0) or UNKNOWN
         return value.but(obj=node) if value.kind == MODULE else value
+    if name.partition(".")[0] in ("pickle", "cloudpickle", "dill", "joblib") and name.endswith((".load", ".loads")):
+        return Value(UNKNOWN_KIND, text=_UNPICKLED)
     if name.rpartition(".")[2] in ("tqdm", "trange", "track") or name == "itertools.cycle":
         return args.value(0, "iterable") or HOST_DATA
     if name == "itertools.islice":
