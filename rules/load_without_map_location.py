@@ -5,9 +5,11 @@ import re
 import libcst as cst
 
 from devlint import tree
+from devlint.finding import Note, Span
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
+from devlint.flow.value import DICT, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._files import is_known_file, made
 from devlint.rules._moves import short
@@ -54,16 +56,18 @@ class LoadWithoutMapLocation(Rule):
     values to where the parameters are, so nothing else changes for it.
 
     ## Limits
-    Loads in statements right below each other, or of the same file in one function, are one finding. Silent for data
-    sets, scores and other files that nothing shows to be checkpoints, in tests, in code that imports a module which its
-    own project lacks, for what the same run saved or trained just before (in the same function, in one that was called
-    above with the same file, or by fitting what was given the callback that names the file; the devices are there then,
-    but where several processes read it, each still does so onto that of the one that saved), for what stops training
-    early, for files that are downloaded or belong to one process (also where the calls in the file say so), where the
-    file saves from the host only or gathers what FSDP sharded, where the function, or a file that never thinks of the
-    host, moves to CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where
-    another branch for machines without a GPU gives it. Whether the file really came from a GPU cannot be seen in the
-    code.
+    Loads in statements right below each other, of the same file in one function, or in one that does not hand its
+    `map_location` on, are one finding. Silent for data sets, scores and other files that nothing shows to be
+    checkpoints (that the folder is called so is not enough where the file has another name), in tests, in code that
+    imports a module which its own project lacks, for what the same run saved or trained just before (in the same
+    function, in one that was called above with the same file, or by fitting what was given the callback that names the
+    file; the devices are there then, but where several processes read it, each still does so onto that of the one that
+    saved), for what stops training early, for files that are downloaded or belong to one process (also where the calls
+    in the file say so), for the one file that a script names itself to write its content anew, where the file saves
+    from the host only (what it moved, made, or read there) or gathers what FSDP sharded, where the function, or a file
+    that never thinks of the host, moves to CUDA whatever there is, for a call that is tried first and repeated with
+    `map_location`, and where another branch for machines without a GPU gives it. Whether the file really came from a
+    GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -83,10 +87,11 @@ class LoadWithoutMapLocation(Rule):
                 continue
             function = self.flow.function(call)
             taken = _location_parameter(function)
-            what = self._what(call, function, taken)
+            used = self._used(call, function)
+            what = used or self._named(call, function, taken)
             if what is None or is_of_same_run(self, call) or self._has_another_way(call):
                 continue
-            if is_known_file(self, call) or self._is_of_host():
+            if is_known_file(self, call) or self._is_converted_once(call) or self._is_of_host(call, function):
                 continue
             if self._needs_cuda(call, function) or self._is_for_cuda_alone(function):
                 continue
@@ -115,17 +120,25 @@ class LoadWithoutMapLocation(Rule):
         call, what, location = run[0]
         edits = [self.add_argument(each, f"map_location={location}") for each, _, location in run]
         fix = self.fix(f"add `map_location={location}`", *(e for e in edits if e is not None), safe=False)
+        why = "is not handed on" if location == "map_location" else "is missing"
         self.report(
             call,
-            f"{what} is loaded to the devices that it was saved from: `map_location` is missing",
+            f"{what} is loaded to the devices that it was saved from: `map_location` {why}",
             notes=[self.note(each, "here, too") for each, _, _ in run[1:]],
             fix=fix if None not in edits else None,
         )
 
+    def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:
+        """None: that the class around is a module, as another file says, has nothing to do with what it loads."""
+        return ()
+
     def _follows(self, before: cst.Call, call: cst.Call) -> bool:
         """Whether a call loads what another one loads in the same function, or in the statement right above it."""
-        # if old: cp = torch.load(file); ...  else: cp = torch.load(file); ...
-        if self.code(before) == self.code(call) and self.flow.function(before) is self.flow.function(call) is not None:
+        function = self.flow.function(call)
+        if self.flow.function(before) is function is not None and (
+            # if old: cp = torch.load(file); ...  else: cp = torch.load(file); ...
+            self.code(before) == self.code(call) or _location_parameter(function) == "map_location"
+        ):
             return True
         first, second = (self.enclosing(each, cst.SimpleStatementLine) for each in (before, call))
         if first is None or second is None:
@@ -138,17 +151,21 @@ class LoadWithoutMapLocation(Rule):
 
     # what shows that it is a checkpoint -----------------------------------------------------------
 
-    def _what(self, call: cst.Call, function: Function | None, taken: str | None) -> str | None:
-        """What is loaded, as the start of the message; ``None`` where nothing shows it to be a checkpoint."""
+    def _used(self, call: cst.Call, function: Function | None) -> str | None:
+        """What is loaded by what is done with it, as the start of the message."""
+        uses = (self._consumer(call), *(self._use_of(name, call, function) for name in self._assigned(call)))
+        return next((used for used in uses if used is not None), None)
+
+    def _named(self, call: cst.Call, function: Function | None, taken: str | None) -> str | None:
+        """What is loaded by what it is called; ``None`` where nothing shows it to be a checkpoint."""
         names = self._assigned(call)
-        for used in (self._consumer(call), *(self._use_of(name, call, function) for name in names)):
-            if used is not None:
-                return used
         if any(_SCORE.search(name) or self._is_of_no_use(name, function) for name in names):
             return None
         file = self.code(call.args[0].value)
         if _DATA.search(file):
             return None  # torch.load("train_features.pt")
+        if taken != "map_location" and _is_of_folder_alone(call.args[0].value):
+            file = ""  # torch.load(os.path.join(checkpoint_dir, "common.pt"))
         for word in (*names, file):
             if _CHECKPOINT.search(word):
                 return f"checkpoint `{short(word)}`"
@@ -243,22 +260,53 @@ class LoadWithoutMapLocation(Rule):
 
     # what makes it right as it is -----------------------------------------------------------------
 
-    def _is_of_host(self) -> bool:
+    def _is_of_host(self, call: cst.Call, function: Function | None) -> bool:
         """Whether all that the file saves is on the host, or is gathered there."""
         if _GATHERED.search(self.source.text):
             return True  # with FSDP.state_dict_type(model, FULL, FullStateDictConfig(offload_to_cpu=True))
-        saved = [save.args[0].value for save in self.flow.calls("torch.save") if save.args]
-        return bool(saved) and all(self._state_of_host(node) for node in saved)
+        saved = [
+            save.args[0].value
+            for save in self.flow.calls("torch.save")
+            if save.args and not self._is_saved_again(save.args[0].value)
+        ]
+        # torch.save(vectors, f)  is not what  net.load_state_dict(torch.load(f))  reads
+        kinds = (TENSOR, THING) if self._is_one_tensor(call, function) else (THING,)
+        return bool(saved) and all(self._state_of_host(node, kinds) for node in saved)
 
-    def _state_of_host(self, node: cst.BaseExpression) -> bool:
+    def _is_one_tensor(self, call: cst.Call, function: Function | None) -> bool:
+        """``vectors = torch.load(f); vectors.size(1)``, ``weight.copy_(vectors)``."""
+        names = self._assigned(call)
+        reads = [n for n in self.source.nodes_of(cst.Name) if n.value in names and self.flow.function(n) is function]
+        for above in map(self.parent, reads):
+            if isinstance(above, cst.Attribute) and above.attr.value in ("size", "shape", "numel"):
+                return True
+            copied = self.parent(above) if isinstance(above, cst.Arg) else None
+            if isinstance(copied, cst.Call) and dotted(copied.func).endswith(".copy_"):
+                return True
+        return False
+
+    def _is_saved_again(self, node: cst.BaseExpression) -> bool:
+        """``pkg = torch.load(f); torch.save(pkg, g)``: it is where whoever wrote it first had it."""
+        return any(
+            not _has_location(load)
+            and self.code(node) in self._assigned(load)
+            and self.flow.function(load) is self.flow.function(node)
+            for load in self.flow.calls("torch.load")
+        )
+
+    def _state_of_host(self, node: cst.BaseExpression, kinds: tuple[str, ...]) -> bool:
         """``net.cpu(); torch.save({"net": net.state_dict(), "epoch": epoch}, f)``."""
-        if isinstance(saved := made(self, node), cst.Dict):
+        value = self.flow.value(node)
+        if value.kind in kinds and value.place.is_host:
+            return True  # weights = torch.load(f, "cpu")["weights"]; torch.save(weights, g)
+        node = made(self, node)
+        if isinstance(node, cst.Dict):
             states = [
                 each.value
-                for each in saved.elements
-                if not isinstance(each.value, cst.Name | cst.Integer | cst.Float | cst.SimpleString)
+                for each in node.elements
+                if not (isinstance(each, cst.DictElement) and self._is_setting(each, kinds))
             ]
-            return bool(states) and all(self._state_of_host(state) for state in states)
+            return bool(states) and all(self._state_of_host(state, kinds) for state in states)
         if not (
             isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "state_dict"
         ):
@@ -271,6 +319,29 @@ class LoadWithoutMapLocation(Rule):
         ]
         earlier = [move for move in moves if move[0] < before]
         return bool(earlier) and max(earlier)[1]
+
+    def _is_setting(self, element: cst.DictElement, kinds: tuple[str, ...]) -> bool:
+        """Whether an entry of what is saved says nothing: ``"epoch": epoch``, ``"config": to_yaml(config)``."""
+        key, node = element.key, made(self, element.value)
+        if isinstance(key, cst.SimpleString) and _SETTINGS.search(str(key.evaluated_value)):
+            return True
+        value = self.flow.value(element.value)
+        if value.kind == TENSOR and value.place.is_host:
+            return TENSOR not in kinds  # {"net": net.state_dict(), "mean": torch.zeros(3)}
+        if isinstance(element.value, cst.Name):
+            is_state = isinstance(node, cst.Call) and dotted(node.func).endswith("state_dict")
+            return value.kind not in (TENSOR, THING, DICT) and not is_state
+        return isinstance(node, cst.Integer | cst.Float | cst.SimpleString)
+
+    def _is_converted_once(self, call: cst.Call) -> bool:
+        """Whether a script names the one file that it reads, and does nothing but write its content anew."""
+        if self.flow.function(call) is not None or not isinstance(made(self, call.args[0].value), cst.SimpleString):
+            return False
+        if _OF_DEVICES.search(self.source.text):
+            return False
+        called = {node.attr.value for node in self.source.nodes_of(cst.Attribute)}
+        writes = bool(self.flow.calls("torch.save")) or not _WRITES.isdisjoint(called)
+        return writes and _TRAINS.isdisjoint(called)
 
     def _needs_cuda(self, call: cst.Call, function: Function | None) -> bool:
         """Whether the same function moves what is loaded, or loads it into what it moves, to CUDA and nowhere else:
@@ -369,6 +440,16 @@ def _has_location(call: cst.Call) -> bool:
     )
 
 
+def _is_of_folder_alone(file: cst.BaseExpression) -> bool:
+    """Whether a folder is called after checkpoints, and the file in it is called something else."""
+    last: cst.BaseExpression = file
+    if isinstance(file, cst.Call) and file.args and dotted(file.func).rpartition(".")[2] in ("join", "joinpath"):
+        last = file.args[-1].value
+    elif isinstance(file, cst.BinaryOperation):
+        last = file.right
+    return last is not file and isinstance(last, cst.SimpleString) and not _WEIGHTS.search(str(last.evaluated_value))
+
+
 def _location_parameter(function: Function | None) -> str | None:
     if function is None or function.name.startswith("__"):
         return None
@@ -395,8 +476,18 @@ _SCORE = re.compile(r"(^|_)(scores?|metrics?|loss|losses|acc|accuracy)$")
 _OF_MODELS = frozenset({"eval", "train", "parameters", "state_dict", "named_parameters"})
 _CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|state_?dict|weights|pretrained|resume", re.IGNORECASE)
 #: Entries of a checkpoint that are no tensors.
-_SETTINGS = re.compile(r"(^|_)(cfg|config|args|hparams|hyper_parameters|epoch|step|version|vocab)$")
+_SETTINGS = re.compile(r"(^|[_.])(cfg|config|args|hparams|hyper_parameters|epoch|step|version|vocab)$")
 _DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
+#: What files that hold weights are called.
+_WEIGHTS = re.compile(
+    r"checkpoint|ckpt|cp|snapshot|state|weight|model|net|param|pretrained|best|last|latest|final|epoch|step|iter"
+    r"|encoder|decoder|head|adapter|lora|ema|actor|critic|policy|gen|disc|optim|backbone|vae|train|save|backup|resume|\d",
+    re.IGNORECASE,
+)
+#: What a script that trains calls, and one that writes a model.
+_TRAINS = frozenset({"backward", "fit"})
+_WRITES = frozenset({"save_pretrained", "save_to", "push_to_hub", "save_file"})
+_OF_DEVICES = re.compile(r"cuda|device|gpu", re.IGNORECASE)
 _GATHERED = re.compile(r"StateDictType|StateDictConfig|state_dict_type|StateDictOptions")
 _OF_ANY_MACHINE = re.compile(r"""is_available|["']cpu["']|no_cuda|use_cuda|is_cuda|no_gpu|use_gpu|map_location""")
 _AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)
