@@ -32,7 +32,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
             continue
         if _is_beside_device(rule, meeting):
             continue
-        if not _is_dead(rule, meeting.node):
+        if not is_dead(rule, meeting.node):
             yield meeting
     assumed = rule.flow.facts.assumed
     if not assumed or _OF_HOST.search("/".join(near(rule.source.path))):
@@ -126,15 +126,15 @@ def _stays_on_host(rule: Rule, meeting: Meeting) -> bool:
     return any(rule.code(call.func) == function.cls.name for call in rule.source.nodes_of(cst.Call))
 
 
-def _is_dead(rule: Rule, node: cst.CSTNode) -> bool:
-    """Whether a node stands under a flag of its function that is off, and that no call in the file sets:
+def is_dead(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a node stands under a flag of its function or method that is off, and that no call in the file sets:
     ``def attend(q, causal=False): if causal: ...``."""
     function = rule.flow.function(node)
-    if function is None or function.cls is not None or function.outer is not None:
+    if function is None or function.outer is not None:
         return False
     off = {
         param.name.value: position
-        for position, param in enumerate(function.params)
+        for position, param in enumerate(function.params, start=-1 if function.takes_self else 0)
         if isinstance(param.default, cst.Name) and param.default.value == "False"
     }
     child, above = node, rule.parent(node)
@@ -148,11 +148,7 @@ def _is_dead(rule: Rule, node: cst.CSTNode) -> bool:
 
 
 def _is_never_set(rule: Rule, function: Function, flag: str, position: int) -> bool:
-    calls = [
-        call
-        for call in rule.source.nodes_of(cst.Call)
-        if isinstance(call.func, cst.Name) and call.func.value == function.name
-    ]
+    calls = _calls_of(rule, function)
     for call in calls:
         given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == flag]
         if any(arg.star for arg in call.args) or sum(arg.keyword is None for arg in call.args) > position:
@@ -160,6 +156,23 @@ def _is_never_set(rule: Rule, function: Function, flag: str, position: int) -> b
         if any(not isinstance(value, cst.Name) or value.value != "False" for value in given):
             return False
     return bool(calls)
+
+
+def _calls_of(rule: Rule, function: Function) -> list[cst.Call]:
+    """The calls in the file of what bears a function's name, or a method's: ``self.attend(q)``."""
+    found = []
+    for call in rule.source.nodes_of(cst.Call):
+        func = call.func
+        name = func.attr if isinstance(func, cst.Attribute) else func
+        is_method = isinstance(func, cst.Attribute)
+        if isinstance(name, cst.Name) and name.value == function.name and is_method == (function.cls is not None):
+            found.append(call)
+    return found
+
+
+def _is_callback(rule: Rule, function: Function) -> bool:
+    """Whether others call a function, with what only they know: ``@converts("*.weight")``, ``def merge(ctx, q, k)``."""
+    return function.is_replaced and not function.device_aware and not _calls_of(rule, function)
 
 
 def _believed(rule: Rule, meeting: Meeting) -> bool:
@@ -179,6 +192,8 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
     if meeting.there.place.name in function.handed_parts:
         return False  # pad(state.mask): nobody knows where that is
     if function.cls is None and _makes_tables(rule, function):
+        return False
+    if is_dead(rule, meeting.node) or _is_callback(rule, function):
         return False
     if _FOR_HOST.search(function.name) or _is_beside_device(rule, meeting):
         return False  # def fetch_cpu(rows, table): ...

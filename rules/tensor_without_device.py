@@ -72,9 +72,10 @@ class TensorWithoutDevice(Rule):
     there. Silent in code that runs under a default device (`torch.set_default_device`, `with torch.device(...)`),
     and wherever one of the two places is not known, as that of a factory with `**options` is. A factory that is given
     tensors goes where they are (`torch.sparse_coo_tensor(indices, values)`, `torch.linspace(0, high, 5)`). Silent,
-    too, for the modules of tests and of scripts that never speak of a device, and below a flag that is off in every
-    call of the file. A tensor that a function was handed counts as being on a device where the file has to do with
-    devices, is not about data or tests, and no call in it hands over what is on the host.
+    too, for the modules of tests and of scripts that never speak of a device, below a flag that is off in every
+    call of the file, and where what was made meets others on the host as well. A tensor that a function was handed
+    counts as being on a device where the file has to do with devices, is not about data or tests, and no call in it
+    hands over what is on the host; in a function that a decorator takes and nobody calls, where that speaks of devices.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -92,6 +93,8 @@ class TensorWithoutDevice(Rule):
                 continue
             if self._may_name_device(origin):
                 continue
+            if self._meets_on_host(origin):
+                continue
             if meeting.host.attr is not None:
                 continue  # self.table = torch.arange(n): unregistered-tensor speaks of it
             reported.add(origin)
@@ -99,7 +102,7 @@ class TensorWithoutDevice(Rule):
         for meeting in given_back(self):
             origin = meeting.host.origin
             if isinstance(origin, cst.Call) and origin not in reported and self.flow.factory(origin) is not None:
-                if self._may_name_device(origin):
+                if self._may_name_device(origin) or self._meets_on_host(origin):
                     continue
                 reported.add(origin)
                 self._report_returned(origin, meeting)
@@ -115,6 +118,13 @@ class TensorWithoutDevice(Rule):
             if arg.star == "**":
                 return True  # options = {"device": self.home}; torch.zeros(1, **options)
         return False
+
+    def _meets_on_host(self, factory: cst.Call) -> bool:
+        """Whether it meets, too, what somebody brought to the host, or made there elsewhere: ``track = torch.zeros(n);
+        track += echo(rows).cpu()``. A fix would only break that, and who wrote it thinks of the host."""
+        function = self.flow.function(factory)
+        others = self.flow.facts.together_on_host.get(factory, ())
+        return any(self.flow.factory(other) is None or self.flow.function(other) is not function for other in others)
 
     def _report(self, factory: cst.Call, meeting: Meeting) -> None:
         name = self.flow.name_of(factory)

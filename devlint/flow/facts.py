@@ -134,6 +134,8 @@ class Facts:
     assumed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: what is made on the host is given back on one path, and what is elsewhere on another
     given_back: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    #: by what made it, what else on the host meets a tensor there
+    together_on_host: dict[cst.CSTNode, set[cst.CSTNode]] = field(default_factory=dict)
     left_at_default: dict[cst.Call, tuple[Function, cst.Param]] = field(default_factory=dict)
     waits: dict[cst.CSTNode, Wait] = field(default_factory=dict)
     array_uses: dict[cst.CSTNode, ArrayUse] = field(default_factory=dict)

@@ -338,8 +338,23 @@ class Frame:
                 self.constrain(there, other)
             elif host is not None:
                 self.constrain(host, other)
+        if host is not None and there is None:
+            self._meet_on_host(node, operands)
         chosen = there or other or host or zero
         return None if chosen is None else chosen[1]
+
+    def _meet_on_host(self, node: cst.CSTNode, operands: Sequence[Operand]) -> None:
+        """Remember what else on the host comes together with what is there: one of the two cannot be moved alone."""
+        numbers = (True,) if type(node) is cst.AugAssign else (True, None)  # scale[i] * torch.ones(n) mixes
+        made = [
+            value.origin
+            for _, value in operands
+            if value.kind == TENSOR and value.place.is_host and value.zero not in numbers and value.attr is None
+        ]
+        for one in made if len(made) > 1 and not self.dead else ():
+            for other in made:
+                if one is not None and other is not None and one is not other:
+                    self.facts.together_on_host.setdefault(one, set()).add(other)
 
     def met(self, node: cst.CSTNode, what: str, host: Operand, there: Operand) -> None:
         """An operand on the host meets one on a device, in an operation that refuses that."""

@@ -14,6 +14,7 @@ from devlint.flow.expressions import evaluate, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Around, Env, Frame
 from devlint.flow.names import annotation_names, dotted, imported, is_tensor_annotation, target_names
 from devlint.flow.narrowing import narrow, narrow_to_type, remember_texts
+from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import (
     CLASS,
     CONTEXT,
@@ -590,10 +591,26 @@ def _delete(frame: Frame, node: cst.Del) -> None:
 def _assert(frame: Frame, node: cst.Assert) -> None:
     frame.truth_tested(node.test, evaluate(frame, node.test))
     narrow(frame, node.test, True)  # assert isinstance(x, torch.LongTensor), whose tensors are on the host
+    if frame.role == CONSTRUCTOR and not frame.conditional:
+        _assert_of_attribute(frame, node.test)
     if node.msg is not None:
         frame.dead += 1
         evaluate(frame, node.msg)
         frame.dead -= 1
+
+
+def _assert_of_attribute(frame: Frame, test: cst.BaseExpression) -> None:
+    """``self.bands = bands; assert bands is None``: what was stored is nothing, too."""
+    name = test.left.value if type(test) is cst.Comparison and type(test.left) is cst.Name else None
+    if name is None or frame.env is None or frame.cls is None or frame.env.get(name) is not NOTHING:
+        return
+    if frame.function is None or name in frame.function.assigned:
+        return
+    for attr, stores in frame.cls.stores.items():
+        statement, _, function = stores[0]
+        given = statement.value if type(statement) is cst.Assign else None
+        if len(stores) == 1 and function is frame.function and type(given) is cst.Name and given.value == name:
+            frame.cls.attrs[attr] = frame.env[f"self.{attr}"] = NOTHING
 
 
 _HANDLERS: dict[type, Callable[[Frame, Any], None]] = {
