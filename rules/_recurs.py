@@ -8,8 +8,9 @@ from devlint import tree
 from devlint.flow import Flow
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
-from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Function, decorators
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Class, Function, decorators
 from devlint.flow.steps import function_called, runs_each_time
+from devlint.flow.value import MODULE
 from devlint.flow.waiting import needs_wait_at
 from devlint.rules._training import runs_few_times
 
@@ -131,6 +132,40 @@ def _shows(flow: Flow, node: cst.BaseExpression) -> bool:
 def function_of(flow: Flow, call: cst.Call) -> Function | None:
     """The function or method of the file that a call calls by name."""
     return function_called(flow, flow.function(call), call)
+
+
+def calls_of(flow: Flow, function: Function) -> list[cst.Call]:
+    """The calls of the file that run a function or method, also by calling the module whose `forward` it is."""
+    cls = function.cls if function.name == "forward" else None
+    return [
+        call
+        for call in flow.source.nodes_of(cst.Call)
+        if function_of(flow, call) is function or (cls is not None and cls in _modules_called(flow, call))
+    ]
+
+
+def _modules_called(flow: Flow, call: cst.Call) -> set[Class]:
+    """The classes of the file whose `forward` a call such as `self.scheme(x)` may run, as built or as declared."""
+    called = flow.value(call.func)
+    built = {called.ref} if called.kind == MODULE and isinstance(called.ref, Class) else set()
+    caller, path = flow.function(call), dotted(call.func)
+    if caller is None or caller.cls is None or not path.startswith("self."):
+        return built
+    # def __init__(self, scheme: Scheme | None = None): self.scheme = scheme or Plain()
+    declared: set[str] = set()
+    for method in (m for owner in caller.cls.lineage for m in owner.methods.values() if m.role == CONSTRUCTOR):
+        given = {
+            value.value
+            for n in tree.walk(method.node.body)
+            if isinstance(n, cst.Assign) and any(dotted(target.target) == path for target in n.targets)
+            for value in tree.walk(n.value)
+            if isinstance(value, cst.Name)
+        }
+        for param in method.params:
+            if param.name.value in given and param.annotation is not None:
+                declared |= {n.value for n in tree.walk(param.annotation) if isinstance(n, cst.Name)}
+    roots = [cls for cls in flow.scope.classes.values() if cls.name in declared]
+    return built | {cls for root in roots for cls in (root, *root.descendants)}
 
 
 def _goes_through_models(loop: Loop) -> bool:

@@ -17,6 +17,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
+from devlint.rules._recurs import calls_of
 
 
 class ConstantRebuiltInForward(Rule):
@@ -72,8 +73,11 @@ class ConstantRebuiltInForward(Rule):
     place to keep them; where the module keeps the copy (`self.mean = self.mean.to(x.device)`), in functions that are
     cached, where the numbers are not the same in each call, where a method sets `self.device`, and for `torch.zeros`,
     `torch.arange` and their kin, which copy nothing. Silent where a test decides whether the constant is made or used,
-    in the function or where it is called, unless it asks for types or devices; and where the function, or a loop in it,
-    reads a value of the device, selects by a mask, indexes by a list or copies other data in each call as well.
+    in the function or where it is called, unless it asks for types or devices; for a name that each branch binds anew;
+    and for tables in double, which a buffer would have cast with the module. Silent, too, where each call waits as well
+    for something else, in the function, a loop in it, what it calls or all that calls it: a value of the device, the
+    bound of a slice or a size that is a tensor, a selection by a mask, `unique`, a distribution that looks at its
+    arguments, a list of indices or other data that is copied.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -96,6 +100,10 @@ class ConstantRebuiltInForward(Rule):
     @cached_property
     def _plain(self) -> frozenset[Function]:
         return steps.functions(self.flow, plainly=True)
+
+    @cached_property
+    def _steps(self) -> frozenset[Function]:
+        return steps.functions(self.flow)
 
     def _built(self, call: cst.Call) -> list[Told]:
         attribute = self.parent(call)
@@ -138,6 +146,8 @@ class ConstantRebuiltInForward(Rule):
         if not isinstance(target, cst.Name):
             return True
         at, _ = self.source.offsets(assign)
+        if self._is_bound_anew(assign, target.value):
+            return False
         return any(
             isinstance(n, cst.Name)
             and n.value == target.value
@@ -148,6 +158,18 @@ class ConstantRebuiltInForward(Rule):
             for n in tree.walk(function.node.body)
         )
 
+    def _is_bound_anew(self, assign: cst.CSTNode, name: str) -> bool:
+        """Whether the next statement that has the name binds it in each of its branches, or leaves it to none."""
+        # loss = torch.tensor(0.0, device=d); if mean: loss = x.mean() elif total: loss = x.sum()
+        line = self.parent(assign)
+        block = self.parent(line) if line is not None else None
+        if not isinstance(block, cst.IndentedBlock):
+            return False
+        for statement in block.body[block.body.index(line) + 1 :]:
+            if _names(statement, name):
+                return _binds(statement, name)
+        return False
+
     def _waits_anyway(self, node: cst.CSTNode, function: Function) -> bool:
         """Whether each call waits for the device in another place of the function, too: `n = int(ids.max())`."""
         loop = self.flow.loop(node)
@@ -155,14 +177,32 @@ class ConstantRebuiltInForward(Rule):
             # for i in range(n): x[rows[i]] = torch.tensor(0.0, device=x.device)   one wait more in each
             # not: for i in range(n): outs = [torch.tensor(0.0, device=x.device)]; for code in codes[i]: if code: ...
             return any(n in self.flow.facts.waits for n in tree.walk(loop.node.body))
+        return self._waits(function) or self._callers_wait(function)
+
+    def _waits(self, function: Function) -> bool:
         return any(
             waits(self.flow, n, needed=True) and runs_each_time(self.flow, function, n)
             for n in tree.walk(function.node.body)
             if isinstance(n, cst.BaseExpression)
         )
 
+    def _callers_wait(self, function: Function) -> bool:
+        """Whether the file calls the function, and whatever calls it waits each time."""
+        # def forward(self, x): return x[self.weigh(x) > 0].tolist()   and the constant is that of `self.weigh`
+        callers = [self.flow.function(call) for call in calls_of(self.flow, function)]
+        return bool(callers) and all(f in self._steps and f is not function and self._waits(f) for f in callers)
+
+    def _is_double(self, move: Move) -> bool:
+        made = move.value.origin
+        statement = self.enclosing(made, cst.BaseSmallStatement) if made is not None else None
+        return statement is not None and any(
+            isinstance(n, cst.Attribute) and n.attr.value in ("double", "float64") for n in tree.walk(statement)
+        )
+
     def _keeps_on_host(self, move: Move) -> bool:
         """Whether an attribute is set by constructors alone, and only a copy of it is on the device."""
+        if self._is_double(move):
+            return False  # self.rates = torch.arange(n).double()   a buffer would be cast with the module
         if not (move.value.place.is_host and has_memory_of_its_own(move.target)) or move.value.grad:
             return False
         path = dotted(move.receiver)
@@ -177,3 +217,31 @@ class ConstantRebuiltInForward(Rule):
                 if method.name == "_apply" or (name in method.stores and method.role != CONSTRUCTOR):
                     return False
         return True
+
+
+def _names(code: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(n, cst.Name) and n.value == name for n in tree.walk(code))
+
+
+def _binds(statement: cst.CSTNode, name: str) -> bool:
+    """Whether a statement gives a name another value before anything reads the one that it has."""
+    if isinstance(statement, cst.If):
+        branches = [
+            statement.body,
+            statement.orelse.body if isinstance(statement.orelse, cst.Else) else statement.orelse,
+        ]
+        return not _names(statement.test, name) and all(b is not None and _binds(b, name) for b in branches)
+    if isinstance(statement, cst.IndentedBlock):
+        first = next((each for each in statement.body if _names(each, name)), None)
+        leaves = isinstance(statement.body[-1], cst.SimpleStatementLine) and isinstance(
+            statement.body[-1].body[-1], cst.Raise | cst.Return
+        )
+        return _binds(first, name) if first is not None else leaves
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    only = statement.body[0]
+    return (
+        isinstance(only, cst.Assign)
+        and not _names(only.value, name)
+        and any(isinstance(target.target, cst.Name) and target.target.value == name for target in only.targets)
+    )

@@ -122,7 +122,7 @@ def needs_wait_at(flow: Flow, node: cst.BaseExpression) -> bool:
     if _is_tested(flow, node):
         return True
     if isinstance(node, cst.Subscript):
-        return picks_by_mask(flow, node) or _slices_by_tensor(flow, node) or _picks_by_list(flow, node)
+        return picks_by_mask(flow, node) or _slices_by_tensor(flow, node) or _picks_by_table(flow, node)
     if not isinstance(node, cst.Call):
         return False
     if _copies_data(flow, node):
@@ -199,14 +199,17 @@ def _is_part_of_an_argument(flow: Flow, node: cst.Subscript) -> bool:
     )
 
 
-def _picks_by_list(flow: Flow, node: cst.Subscript) -> bool:
-    """``x[:, [2, 1, 0]]``: a list of indices is copied to where the tensor is."""
+def _picks_by_table(flow: Flow, node: cst.Subscript) -> bool:
+    """``x[:, [2, 1, 0]]``, ``x[rows]``: indices that are on the host are copied to where the tensor is."""
     return _is_there(flow, node.value) and any(
-        isinstance(item.slice, cst.Index) and _is_list(item.slice.value) for item in node.slice
+        isinstance(item.slice, cst.Index) and _is_table(flow, item.slice.value) for item in node.slice
     )
 
 
-def _is_list(node: cst.BaseExpression) -> bool:
+def _is_table(flow: Flow, node: cst.BaseExpression) -> bool:
+    value = flow.value(node)
+    if value.kind == TENSOR and value.place.is_host and value.zero is False:
+        return True
     return isinstance(node, cst.List | cst.ListComp) or (isinstance(node, cst.Call) and dotted(node.func) == "list")
 
 
@@ -271,7 +274,15 @@ def picks_by_mask(flow: Flow, node: cst.Subscript) -> bool:
         if not isinstance(item.slice, cst.Index):
             continue
         value = flow.value(item.slice.value)
-        named = dotted(item.slice.value).rpartition(".")[2].endswith("mask") and not value.is_data
-        if value.ref == "mask" or named:
+        if value.ref == "mask" or (_is_named_mask(item.slice.value) and not value.is_data):
             return not flow.value(node.value).place.is_host
     return False
+
+
+def _is_named_mask(node: cst.BaseExpression) -> bool:
+    """``batch.mask``, ``~mask``, ``pairs_mask & valid``"""
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.BitInvert) and _is_named_mask(node.expression)
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.BitAnd | cst.BitOr):
+        return _is_named_mask(node.left) or _is_named_mask(node.right)
+    return dotted(node).rpartition(".")[2].endswith("mask")
