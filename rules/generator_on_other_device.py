@@ -21,7 +21,7 @@ class GeneratorOnOtherDevice(Rule):
     ## What it does
     Reports `generator=g` where `g` is on the host and the numbers are drawn on a device, or the other way round:
     `torch.randn` and its kin, `x.normal_()` and other methods that draw, `torch.nn.init`, and `random_split`,
-    `DataLoader` and samplers, which draw on the host. Also
+    `DataLoader` and samplers, which draw on the default device. Also
 
     - `torch.randn(shape, generator=generator).to(device)` where the generator is handed in: a caller that makes it on
       the device finds it refused;
@@ -59,9 +59,11 @@ class GeneratorOnOtherDevice(Rule):
     has to be on that device, too.
 
     ## Limits
-    Silent where the place of either is not known, and between two devices of one type, which torch allows. A generator
-    that is handed in is reported only where the function neither looks at its device nor says where it draws, and not
-    where the file itself has a use for the function and never gives it a generator.
+    Silent where the place of either is not known, and between two devices of one type, which torch allows. What
+    loaders, samplers and `random_split` are given is reported only where the default device is sure to be the host:
+    nothing in the file sets another, and tensors around are made with `device=`. A generator that is handed in is
+    reported only where the function neither looks at its device nor says where it draws, and not where the file itself
+    has a use for the function and never gives it a generator.
 
     ## References
     - [torch.Generator](https://pytorch.org/docs/stable/generated/torch.Generator.html)
@@ -92,16 +94,30 @@ class GeneratorOnOtherDevice(Rule):
         """Where a call draws, and what it is called."""
         if name in table.FACTORIES or name in table.LIKE:
             return self.flow.value(node).place, name
-        if name in _ON_THE_HOST:
-            if self.flow.calls("torch.set_default_device"):
-                return None
-            return HOST, name
+        if name in _ON_DEFAULT:
+            return (HOST, name) if self._default_is_host(node) else None
         if (name in _OF_TENSORS or name.startswith("torch.nn.init.")) and node.args:
             return self.flow.value(node.args[0].value).place, name
         if not name and isinstance(node.func, cst.Attribute) and node.func.attr.value in _METHODS:
             receiver = self.flow.value(node.func.value)
             return (receiver.place, node.func.attr.value) if receiver.holds_tensors else None
         return None
+
+    def _default_is_host(self, node: cst.Call) -> bool:
+        """Whether the default device surely is the host: around the node, tensors are told which device they are for.
+
+        Nobody would where all are made on a default device that others set.
+        """
+        # torch.set_default_tensor_type("torch.cuda.FloatTensor")
+        if "set_default_device" in self.source.text or "set_default_tensor_type" in self.source.text:
+            return False
+        # self.scale = torch.tensor(1.0); DataLoader(data, shuffle=True, generator=torch.Generator(device="cuda"))
+        function = self.flow.function(node)
+        cls = function.cls if function is not None else None
+        made = [call for call in self.source.nodes_of(cst.Call) if self.flow.name_of(call) in table.FACTORIES]
+        if cls is not None:
+            made = [call for call in made if (own := self.flow.function(call)) is not None and own.cls is cls]
+        return any(arg.keyword is not None and arg.keyword.value == "device" for call in made for arg in call.args)
 
     def _report(self, node: cst.Call, given: cst.Arg, generator: Value, place: Place, what: str) -> None:
         if is_expected(self, node):
@@ -218,7 +234,8 @@ def _differ(a: Place, b: Place) -> bool:
 
 
 _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
-_ON_THE_HOST = _LOADERS | {
+#: They draw on the default device: ``torch.randperm(n, generator=generator)``.
+_ON_DEFAULT = _LOADERS | {
     "torch.utils.data.random_split",
     "torch.utils.data.RandomSampler",
     "torch.utils.data.SubsetRandomSampler",
