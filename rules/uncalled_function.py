@@ -56,8 +56,9 @@ class UncalledFunction(Rule):
     ```
 
     ## Fix safety
-    The fix adds the parentheses: safe. It is unsafe for a statement of its own, whose work is done from then on. There
-    is none where the function needs arguments.
+    The fix adds the parentheses: safe. It is unsafe for a statement of its own, whose work is done from then on, and
+    where an `if` or a `while` hangs on a truth that never changed: what it left out has never run, and does from then
+    on. There is none where the function needs arguments.
 
     ## Limits
     Silent where the function may be meant as a value (`wait = wait or torch.cuda.synchronize`), and where the test asks
@@ -134,6 +135,7 @@ class UncalledFunction(Rule):
         use = self._use(node, name)
         notes: list[Note] = []
         named: cst.BaseExpression = node
+        test: cst.CSTNode | None = None
         if use is None:
             target, test = self._name_tested_later(node)
             if target is None or test is None:
@@ -143,12 +145,18 @@ class UncalledFunction(Rule):
         if is_expected(self, node):
             return
         what = short(self.code(named))
-        self.report(node, f"`{what}`: {_SAID[use]}", notes=notes, fix=self._fix(node, name, use))
+        self.report(node, f"`{what}`: {_SAID[use]}", notes=notes, fix=self._fix(node, name, use, test))
 
-    def _fix(self, node: cst.Attribute, name: str, use: str) -> Fix | None:
+    def _fix(self, node: cst.Attribute, name: str, use: str, test: cst.CSTNode | None) -> Fix | None:
         if name in _NEEDS_ARGUMENTS:
             return None
-        return self.fix("call it", self.insert_after(node, "()"), safe=use != NOTHING)
+        safe = use != NOTHING and not (use in (TRUE, UNEQUAL) and self._revives(test or node))
+        return self.fix("call it", self.insert_after(node, "()"), safe=safe)
+
+    def _revives(self, node: cst.CSTNode) -> bool:
+        """Whether code that never ran would: ``if loss.item == 0: loss = []``."""
+        statement = self.enclosing(node, cst.If, cst.While, cst.BaseSmallStatement)
+        return isinstance(statement, cst.If | cst.While) and any(each is node for each in tree.walk(statement.test))
 
     def _use(self, node: cst.Attribute, name: str) -> str | None:
         """What is done with the function itself; ``None`` where it may be meant as a value."""
