@@ -55,8 +55,9 @@ class RedundantMove(Rule):
     modules that are there already (parts may have been added since); for what comes out of modules, whose parts may be
     spread over devices; where the name of the device is bound more than once; where only some ways through the
     code have moved the tensor; for a line of a block that moves three values or more to one device, or one of a tuple,
-    not all of which are there before; and for lines that another function has, too, and needs. What one function does
-    in several places is one finding.
+    not all of which are there before; for lines that another function has, too, and needs; and where the function makes
+    the same name in the same way elsewhere and needs the move there. What one function does in several places is one
+    finding.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -75,7 +76,9 @@ class RedundantMove(Rule):
             first = self.flow.move(move.receiver)
             if first is not None and first.target.is_there:
                 found.append(self._twice(first, move))
-            elif self._is_there(move) and not self._is_in_row(move) and not self._is_mirrored(move):
+            elif self._is_there(move) and not (
+                self._is_in_row(move) or self._is_mirrored(move) or self._is_like_needed(move)
+            ):
                 found.append(self._there(move))
         report_together(self, self._with_repeated(found))
 
@@ -170,6 +173,30 @@ class RedundantMove(Rule):
             if needed and self._with_line_above(other) == text:
                 return True
         return False
+
+    def _is_like_needed(self, move: Move) -> bool:
+        """Whether the same function makes the same thing in the same way elsewhere, and needs the move there."""
+        # self.words = torch.cat((self.words, head)).to(self.device); ...
+        # self.words = torch.cat((self.words, tail)).to(self.device)
+        shape = self._shape(move.node)
+        function = self.flow.function(move.node)
+        return shape is not None and any(
+            other.node is not move.node
+            and self.flow.function(other.node) is function
+            and self._shape(other.node) == shape
+            and not self._is_there(other)
+            for other in self.flow.facts.moves.values()
+        )
+
+    def _shape(self, node: cst.Call) -> tuple[str, str, str] | None:
+        """What is bound by ``words = torch.cat(...).to(device)``, by which function, and how what that gives moves."""
+        assign, func = self.parent(node), node.func
+        if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+            return None
+        if not isinstance(func, cst.Attribute) or not isinstance(func.value, cst.Call):
+            return None
+        moved = f"{func.attr.value}({', '.join(self.code(arg) for arg in node.args)})"
+        return self.code(assign.targets[0].target), self.code(func.value.func), moved
 
     def _with_line_above(self, line: cst.SimpleStatementLine) -> tuple[str, ...] | None:
         block = self.parent(line)
