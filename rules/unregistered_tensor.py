@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint import tree
 from devlint.finding import Fix
+from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
-from devlint.flow.scope import Class
-from devlint.flow.value import DICT, LIST, TUPLE, Value
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class
+from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._modules import after_super
 from devlint.rules._places import where
+from devlint.testcode import is_test_file
 
 
 class UnregisteredTensor(Rule):
@@ -60,8 +62,9 @@ class UnregisteredTensor(Rule):
     dict there is no fix: register each under a name of its own.
 
     ## Limits
-    Silent where the tensor is moved at every use, registered later, or moved by the module's own `_apply`;
-    and where nothing is seen to mix it with a moved tensor.
+    Silent where the tensor is moved at every use, registered later or on another path, or moved by the module's own
+    `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device;
+    and in classes that make all their tensors without a device, also when they run.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -71,38 +74,71 @@ class UnregisteredTensor(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        of_test = is_test_file(self.source.path)
         reported: set[tuple[Class, str]] = set()
         for meeting in self.flow.facts.meetings.values():
             attr = meeting.host.attr
             if attr is None or attr in reported or not attr[0].is_module:
                 continue
+            if of_test and meeting.there.place.kind != "fixed":
+                continue  # a test's modules are made, and stay, on the host
             cls, name = attr
             if cls.find_method("_apply") is not None or cls.find_method("to") is not None:
                 continue  # def to(self, *a): ...; self.x = self.x.to(*a)
             reported.add(attr)
             stores = self.flow.stores(cls, name)
-            twin = any(value.ref in _REGISTERED for _, value in stores)
+            if any(self._may_be_registered(statement, value) for statement, value in stores):
+                continue
+            if self._is_on_default_device(cls):
+                continue
             for statement, value in stores:
-                if value.ref in _REGISTERED or (twin and self._hang_on_one(statement, meeting.node)):
-                    continue
                 if value.is_tensor and value.place.is_host:
                     self._report(statement, cls, name, meeting, "attribute", "it")
                 elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
                     self._report(statement, cls, name, meeting, _CONTAINERS[value.kind], "what is in it")
 
-    def _hang_on_one(self, statement: cst.CSTNode, use: cst.CSTNode) -> bool:
-        """``if learned: self.w = nn.Parameter(w)`` ``else: self.w = w``, used where it is learned only."""
-        return bool(self._words_above(statement) & self._words_above(use))
+    def _may_be_registered(self, statement: cst.CSTNode, value: Value) -> bool:
+        """Whether a store makes a parameter, a buffer or a module of the attribute, on any path."""
+        if value.ref in _REGISTERED or value.kind == MODULE:
+            return True
+        # self.scale = nn.Parameter(scale) if learned else scale
+        todo = [statement.value] if isinstance(statement, cst.Assign | cst.AnnAssign) else []
+        while todo:
+            node = todo.pop()
+            if isinstance(node, cst.IfExp):
+                todo += [node.body, node.orelse]
+            elif node is not None:
+                known = self.flow.value(node)
+                if known.ref in _REGISTERED or known.kind == MODULE or self._is_parameter_somewhere(node):
+                    return True
+        return False
 
-    def _words_above(self, node: cst.CSTNode) -> set[str]:
-        """The names in the tests of the conditions around a node."""
-        found: set[str] = set()
-        above = self.parent(node)
-        while above is not None and not isinstance(above, cst.FunctionDef):
-            if isinstance(above, cst.If | cst.IfExp):
-                found |= {each.value for each in tree.walk(above.test) if isinstance(each, cst.Name)}
-            above = self.parent(above)
-        return found - {"self", "None", "True", "False", "not"}
+    def _is_parameter_somewhere(self, node: cst.BaseExpression) -> bool:
+        """``if learned: scale = nn.Parameter(scale)``, and ``self.scale = scale`` behind it."""
+        function = self.flow.function(node)
+        return isinstance(node, cst.Name) and any(
+            dotted(target.target) == node.value and self.flow.value(assign.value).ref in _REGISTERED
+            for assign in self.source.nodes_of(cst.Assign)
+            if self.flow.function(assign) is function
+            for target in assign.targets
+        )
+
+    def _is_on_default_device(self, cls: Class) -> bool:
+        """Whether a class makes all its tensors without a device, also when it runs: it is used where others set the
+        default device, or on the host."""
+        # self.low = torch.tensor(0.1); def model(self): return torch.ones(self.n) * self.low
+        made = {
+            call: function
+            for call in self.source.nodes_of(cst.Call)
+            if self.flow.name_of(call) in table.FACTORIES
+            and (function := self.flow.function(call)) is not None
+            and function.cls is cls
+        }
+        if any(arg.keyword is not None and arg.keyword.value == "device" for call in made for arg in call.args):
+            return False
+        if any(move.value.origin in made for move in self.flow.facts.moves.values()):
+            return False
+        return any(function.role not in (CONSTRUCTOR, HOST_SIDE) for function in made.values())
 
     def _report(
         self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str
