@@ -13,6 +13,7 @@ from devlint.flow.value import DICT, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._files import is_known_file, made
 from devlint.rules._moves import short
+from devlint.rules._recurs import function_of
 from devlint.rules._same_run import is_of_same_run, is_within
 from devlint.testcode import is_test_file
 
@@ -64,10 +65,10 @@ class LoadWithoutMapLocation(Rule):
     file; the devices are there then, but where several processes read it, each still does so onto that of the one that
     saved), for what stops training early, for files that are downloaded or belong to one process (also where the calls
     in the file say so), for the one file that a script names itself to write its content anew, where the file saves
-    from the host only (what it moved, made, or read there) or gathers what FSDP sharded, where the function, or a file
-    that never thinks of the host, moves to CUDA whatever there is, for a call that is tried first and repeated with
-    `map_location`, and where another branch for machines without a GPU gives it. Whether the file really came from a
-    GPU cannot be seen in the code.
+    from the host only (what it moved, made, or read there) or gathers what FSDP sharded, where the function, or all in
+    the file that call it, or a file that never thinks of the host, moves to CUDA whatever there is, for a call that is
+    tried first and repeated with `map_location`, and where another branch for machines without a GPU gives it. Whether
+    the file really came from a GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -93,7 +94,9 @@ class LoadWithoutMapLocation(Rule):
                 continue
             if is_known_file(self, call) or self._is_converted_once(call) or self._is_of_host(call, function):
                 continue
-            if self._needs_cuda(call, function) or self._is_for_cuda_alone(function):
+            if self._needs_cuda(call, function) or self._is_called_for_cuda(function):
+                continue
+            if self._is_for_cuda_alone(function):
                 continue
             if runs and self._follows(runs[-1][-1][0], call):
                 runs[-1].append((call, what, taken or '"cpu"'))
@@ -358,14 +361,36 @@ class LoadWithoutMapLocation(Rule):
                 if isinstance(called, cst.Attribute) and called.attr.value == "load_state_dict":
                     names.add(self.code(called.value))
                 above = self.parent(above)
-        return any(
-            move.target.kind == "fixed"
+        return bool(self._moves_to_cuda(names, function))
+
+    def _is_called_for_cuda(self, function: Function | None) -> bool:
+        """Whether all that call a function need CUDA for what it gives, or for what they hand to it:
+        ``load(net, f); net.cuda()``."""
+        if function is None:
+            return False
+        needs = [self._goes_to_cuda(c) for c in self.source.nodes_of(cst.Call) if function_of(self.flow, c) is function]
+        return bool(needs) and all(needs)
+
+    def _goes_to_cuda(self, call: cst.Call) -> bool:
+        caller = self.flow.function(call)
+        names = self._made_of({*self._assigned(call), *(self.code(arg.value) for arg in call.args)}, caller)
+        for move in self._moves_to_cuda(names, caller):
+            block = self.enclosing(move, cst.IndentedBlock, cst.Module)
+            if block is not None and is_within(self, call, block):
+                return True  # not  net = load(f); if args.publish: net.cuda()
+        return False
+
+    def _moves_to_cuda(self, names: set[str], function: Function | None) -> list[cst.CSTNode]:
+        """The moves of one of the names to CUDA, whatever there is."""
+        return [
+            move.node
+            for move in self.flow.facts.moves.values()
+            if move.target.kind == "fixed"
             and move.target.name.startswith("cuda")
             and self.flow.function(move.node) is function
             and self._root(move.receiver) in names
             and not self._is_asked_for(move.node)
-            for move in self.flow.facts.moves.values()
-        )
+        ]
 
     def _is_for_cuda_alone(self, function: Function | None) -> bool:
         """Whether the file puts something on CUDA whatever there is, and nowhere thinks of the host: there is no other
