@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 
@@ -8,8 +9,9 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.flow.names import dotted
+from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._meetings import given_back, meetings
+from devlint.rules._meetings import given_back, is_dead, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 
@@ -65,7 +67,8 @@ class TensorWithoutDevice(Rule):
     The fix adds `device=` with the device of the tensor that is met. It is safe: the values stay the same.
     For random factories (`torch.randn`, `torch.rand`, ...) it is unsafe: numbers drawn on a device are not
     the numbers that the same seed draws on the host. Where no expression that names the device is sure to
-    be bound at the factory, no fix is offered.
+    be bound at the factory, no fix is offered; nor where something else that the function makes on the host, and puts
+    in the place of what it was handed, would stay behind. Such a function is reported once.
 
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
@@ -86,29 +89,51 @@ class TensorWithoutDevice(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        reported: set[cst.CSTNode] = set()
+        found: dict[cst.Call, Meeting] = {}
         for meeting in meetings(self):
             origin = meeting.host.origin
-            if not isinstance(origin, cst.Call) or origin in reported or self.flow.factory(origin) is None:
-                continue
-            if self._may_name_device(origin):
-                continue
-            if self._meets_on_host(origin):
-                continue
-            if meeting.host.attr is not None:
-                continue  # self.table = torch.arange(n): unregistered-tensor speaks of it
-            reported.add(origin)
-            self._report(origin, meeting)
+            # self.table = torch.arange(n): unregistered-tensor speaks of it
+            if isinstance(origin, cst.Call) and self._is_meant(origin) and meeting.host.attr is None:
+                found.setdefault(origin, meeting)
+        returned: dict[cst.Call, Meeting] = {}
         for meeting in given_back(self):
             origin = meeting.host.origin
-            if isinstance(origin, cst.Call) and origin not in reported and self.flow.factory(origin) is not None:
-                if self._may_name_device(origin) or self._meets_on_host(origin):
-                    continue
-                reported.add(origin)
-                self._report_returned(origin, meeting)
+            if isinstance(origin, cst.Call) and self._is_meant(origin) and origin not in found:
+                returned.setdefault(origin, meeting)
+        reported: set[cst.CSTNode] = {*found, *returned}
+        halves: set[Function | None] = set()
+        for factory, meeting in found.items():
+            function = self.flow.function(factory)
+            fix = self._fix(factory, meeting)
+            if any(self._stays_behind(other, function, meeting) for other in self._on_one_path - reported):
+                if function in halves:
+                    continue  # said once: the function cannot be right before all of them are moved
+                halves.add(function)
+                fix = None
+            self._report(factory, meeting, fix)
+        for factory, meeting in returned.items():
+            self._report_returned(factory, meeting)
         if ".device" in self.source.text:
             for node in self.source.nodes_of(cst.If):
                 self._rebuilt(node, reported)
+
+    def _is_meant(self, call: cst.Call) -> bool:
+        """Whether a call is a factory that is on the host for want of ``device=``, and has no reason to be."""
+        return self.flow.factory(call) is not None and not self._may_name_device(call) and not self._meets_on_host(call)
+
+    @cached_property
+    def _on_one_path(self) -> set[cst.Call]:
+        """The factories whose results take the place of something else under a test: ``if wide: steps = wider``."""
+        made = {value.or_host[0].origin for value in self.flow.values.values() if value.or_host is not None}
+        return {call for call in made if isinstance(call, cst.Call) and self._is_meant(call)}
+
+    def _stays_behind(self, factory: cst.Call, function: Function | None, meeting: Meeting) -> bool:
+        """Whether something else that the function makes is on the host after the fix, and comes next."""
+        if self.flow.function(factory) is not function or is_dead(self, factory):
+            return False
+        return all(
+            part is not factory and self.flow.value(part).origin is not factory for part in tree.walk(meeting.node)
+        )
 
     def _may_name_device(self, factory: cst.Call) -> bool:
         """Whether it is on the host, but perhaps not for want of ``device=``."""
@@ -126,7 +151,7 @@ class TensorWithoutDevice(Rule):
         others = self.flow.facts.together_on_host.get(factory, ())
         return any(self.flow.factory(other) is None or self.flow.function(other) is not function for other in others)
 
-    def _report(self, factory: cst.Call, meeting: Meeting) -> None:
+    def _report(self, factory: cst.Call, meeting: Meeting, fix: Fix | None) -> None:
         name = self.flow.name_of(factory)
         there = self.code(meeting.there_node)
         apart = meeting.node is not factory
@@ -135,7 +160,7 @@ class TensorWithoutDevice(Rule):
             factory,
             f"`{name}` makes this tensor on the host, and it meets `{short(there)}` on {where(meeting.there.place)}",
             notes=[*met, *origin_note(self, f"`{short(there)}`", meeting.there)],
-            fix=self._fix(factory, meeting),
+            fix=fix,
         )
 
     def _rebuilt(self, node: cst.If, reported: set[cst.CSTNode]) -> None:

@@ -91,6 +91,8 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
         value = _of_methods(frame, node, base, attr)
         if value is None:
             value = frame.flow.attribute_of(base.ref, attr)
+        if value is not None and value.kind == DEVICE and base.items and attr in base.items:
+            return value.but(place=base.items[attr], origin=None)
         return _as_constructed(value, base) if value is not None else _unknown_attribute(frame, node, attr)
     if kind == DEVICE:
         if attr == "type" and base.place.is_host:

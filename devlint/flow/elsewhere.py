@@ -16,6 +16,7 @@ from devlint.flow.value import (
     DICT,
     FUNCTION,
     GENERATOR,
+    INSTANCE,
     LIST,
     LOADER,
     MODULE,
@@ -69,6 +70,8 @@ def value(of: Value, node: cst.CSTNode | None, known: Container[tuple[str, int]]
         items = [value(item, node, known) for item in items]
     elif kind == DICT:
         items = {key: value(item, node, known) for key, item in items.items()}
+    elif kind == INSTANCE and items:
+        items = {attr: place(at, known) for attr, at in items.items()}
     ref = of.ref
     if isinstance(ref, Value | tuple):
         ref = None

@@ -108,7 +108,8 @@ def construct(frame: Frame, node: cst.Call, cls: Class, args: Args) -> Value:
         project_calls.hint(init, project_calls.given_to(node, init, args, Value(SELF, ref=cls)), frame)
     frame.flow.evaluate_class(cls)
     if not cls.is_module:
-        return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node)
+        devices = project_calls.devices_told(frame, node, cls, args)
+        return Value(INSTANCE, UNKNOWN_PLACE, node, ref=cls, obj=node, items=devices)
     _put_in(frame, node, args)
     constructors = [method for c in cls.lineage if (method := c.methods.get("__init__")) is not None]
     parts = [v for c in cls.lineage for v in c.attrs.values() if v.kind == MODULE or v.ref == "parameter"]

@@ -12,9 +12,11 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     DATA,
     DEVICE,
+    INSTANCE,
     LIST,
     LOADER,
     MODULE,
+    SELF,
     TENSOR,
     THING,
     TUPLE,
@@ -57,6 +59,9 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         at = receiver.place
         for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:
             places[("self", cls.scope)] = at
+        if receiver.kind == INSTANCE and receiver.items:
+            for cls in function.cls.lineage:
+                places.update({(f"self.{attr}", cls.scope): place for attr, place in receiver.items.items()})
         given["self"] = (node.func, Value(MODULE, at, receiver.origin, ref=receiver.ref, obj=receiver.obj))
     for first, second in summary.constraints:
         a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
@@ -159,6 +164,22 @@ def hint(function: Function, given: dict[str, Operand], caller: Frame) -> None:
 
 def _is_output(value: Value) -> bool:
     return value.kind == THING and isinstance(value.origin, cst.Param)
+
+
+def devices_told(frame: Frame, node: cst.Call, cls: Class, args: Args) -> dict[str, Place]:
+    """The devices that a new object keeps as its constructor was told them: ``Weigher(device=torch.device("cpu"))``."""
+    init = cls.find_method("__init__")
+    if init is None or not init.is_told_device:
+        return {}
+    given = given_to(node, init, args, Value(SELF, ref=cls))
+    told = {}
+    for param in init.params:
+        place = Place("device", name := param.name.value, init.scope)
+        kept = [a for c in cls.lineage for a, v in c.attrs.items() if v.kind == DEVICE and v.place == place]
+        if kept:
+            at = _argument_place(frame, given.get(name), param, args, False)
+            told.update(dict.fromkeys(kept, at))
+    return told
 
 
 def _argument_place(frame: Frame, pair: Operand | None, param: cst.Param, args: Args, is_tensor: bool) -> Place:

@@ -89,7 +89,8 @@ class Value:
     ``ref`` of a device is :data:`OBJECT`, :data:`OF_TENSOR` or :data:`OBJECT_OR_TEXT`; ``None`` where it may be
     anything that names one; ``ref`` of a tensor or a thing says what it is, where that matters (``parameter``,
     ``buffer``, ``non-leaf`` for a moved parameter, ``mask``, ``moved``, ``output``, ``dataset``, ``encoding``, the
-    loader of a batch). ``items`` of an optimizer are its :class:`Built`. ``or_host``: the tensor on the host that it is
+    loader of a batch). ``items`` of an optimizer are its :class:`Built`, of an
+    object the devices that it was told, by attribute. ``or_host``: the tensor on the host that it is
     instead on one side of an ``if``, and the test of that. ``weight`` counts the values inside.
     """
 
@@ -228,6 +229,8 @@ def join(a: Value, b: Value) -> Value:
         place = b.place if a.place.is_host else a.place  # the accelerator if there is one: the target device
     if kind == LIST:
         items = b.items if a.items is None else a.items if b.items is None else join(a.items, b.items)
+    elif kind == INSTANCE and ref is not None:
+        items = {attr: join_places(at, b.items[attr]) for attr, at in (items or {}).items()}
     elif kind == TUPLE:
         if len(a.items) != len(b.items):
             return Value(LIST, items=join(element(a), element(b)))
@@ -401,6 +404,8 @@ def substitute(value: Value, places: dict[tuple[str, int], Place]) -> Value:
         if isinstance(items, dict):
             return value.but(items={key: substitute(item, places) for key, item in items.items()})
         return value
+    if kind == INSTANCE and value.items:
+        return value.but(items={attr: places.get((at.name, at.scope), at) for attr, at in value.items.items()})
     place = places.get((value.place.name, value.place.scope))
     name = value.place.name
     if place is None and name.startswith("self.") and name.endswith(".device"):
