@@ -94,14 +94,27 @@ def _is_kept_by_fitted(rule: Rule, call: cst.Call, function: Function) -> bool:
     for loop in rule.source.nodes_of(cst.For):  # for path in keeper.best_k_models: torch.load(path)
         if isinstance(loop.target, cst.Name) and rule.code(loop.target) == rule.code(file):
             file = loop.iter if is_within(rule, call, loop) else file
-    kept = [node for node in tree.walk(file) if isinstance(node, cst.Attribute) and _KEPT.search(node.attr.value)]
-    for node in kept:
-        holders = _handed_on(rule, {dotted(node).partition(".")[0]}, function)
-        for fit in rule.source.nodes_of(cst.Call):
-            owner, _, method = dotted(fit.func).rpartition(".")
-            if method in ("fit", "train") and owner in holders and _runs_before(rule, fit, call):
-                return True
-    return False
+    holders = [_handed_on(rule, {keeper}, function) for keeper in _keepers(rule, file)]
+    fits = [fit for fit in rule.source.nodes_of(cst.Call) if any(_fits(fit, names) for names in holders)]
+    return any(_runs_before(rule, fit, call) for fit in fits)
+
+
+def _keepers(rule: Rule, file: cst.BaseExpression) -> Iterator[str]:
+    """The objects built by the function, or at the top of the file, that name the checkpoint they kept."""
+    for node in tree.walk(file):
+        if isinstance(node, cst.Attribute) and _KEPT.search(node.attr.value):
+            keeper: cst.BaseExpression = node
+            while isinstance(keeper, cst.Attribute):
+                keeper = keeper.value
+            built = made(rule, keeper)
+            # args = parser.parse_args(); trainer = Trainer(args)  says nothing of  args.last_checkpoint
+            if isinstance(built, cst.Call) and dotted(built.func).rpartition(".")[2][:1].isupper():
+                yield rule.code(keeper)
+
+
+def _fits(call: cst.Call, holders: set[str]) -> bool:
+    owner, _, method = dotted(call.func).rpartition(".")
+    return method in ("fit", "train") and owner in holders
 
 
 def _handed_on(rule: Rule, names: set[str], function: Function) -> set[str]:
