@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import libcst as cst
 
 from devlint import tree
@@ -10,6 +12,7 @@ from devlint.flow.loops import Loop, working_loop
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.flow.steps import runs_each_time
+from devlint.flow.waiting import needs_wait_at
 from devlint.rule import Rule
 from devlint.rules._made import Made
 from devlint.rules._recurs import (
@@ -35,7 +38,11 @@ def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
     flow, node = rule.flow, move.node
     if is_deprecated(flow, node) or _is_called_by_nobody(rule, node) or _is_kept(rule, move):
         return False
-    if _stands_in_for_what_is_missing(rule, node) or _waits_anyway(rule, node) or _is_written_from_host(rule, move):
+    if _is_switched_off(rule, node) or _is_only_traced(rule, node) or _may_stay_on_host(rule, move):
+        return False
+    if _stands_in_for_what_is_missing(rule, node) or _is_written_from_host(rule, move):
+        return False
+    if _waits_anyway(rule, node) or _counts_what_was_found(rule, made.factory):
         return False
     if made.random and not _draws_freely(rule, node):
         return False
@@ -61,6 +68,146 @@ def _is_called_by_nobody(rule: Rule, node: cst.CSTNode) -> bool:
     return not any(
         n.value == function.name and rule.parent(n) is not function.node for n in rule.source.nodes_of(cst.Name)
     )
+
+
+def _is_switched_off(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether it is done only for a flag that is `False` unless somebody says otherwise, and the file never does."""
+    # def __init__(self, size, weighted=False): self.weighted = weighted   and then   if self.weighted: ...
+    function = rule.flow.function(node)
+    return function is not None and any(
+        _is_never_set(rule, function, dotted(flag))
+        for test, _, holds in _tests(rule, node)
+        if holds
+        for flag in _all_asked(test)
+    )
+
+
+def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """`self.weighted` and `x` of `self.weighted and x`."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return [*_all_asked(test.left), *_all_asked(test.right)]
+    return [test]
+
+
+def _is_never_set(rule: Rule, function: Function, flag: str) -> bool:
+    cls = function.cls
+    if flag in function.param_names and flag not in function.assigned:
+        # def posterior(self, x, noisy=False): ...   is there for others to call, who may say `noisy=True`
+        is_private = function.name.startswith("_") and not function.name.endswith("__")
+        return is_private and not _may_be_set(function, flag, rule.source.nodes_of(cst.Call))
+    if cls is None or not flag.startswith("self.") or flag.count(".") != 1:
+        return False
+    setters = [m for owner in {*cls.lineage, *cls.descendants} for m in owner.methods.values() if flag[5:] in m.stores]
+    if len(setters) != 1 or setters[0].role != CONSTRUCTOR:
+        return False
+    given = [dotted(n.value) for n in tree.walk(setters[0].node.body) if isinstance(n, cst.Assign) and _sets(n, flag)]
+    if len(given) != 1 or any(
+        isinstance(n, cst.Assign) and not _sets(n, flag) and dotted(n.targets[0].target).endswith(flag[4:])
+        for n in rule.source.nodes_of(cst.Assign)
+    ):
+        return False  # net.weighted = True
+    return not _may_be_set(setters[0], given[0], rule.source.nodes_of(cst.Call))
+
+
+def _sets(assign: cst.Assign, path: str) -> bool:
+    return any(dotted(target.target) == path for target in assign.targets)
+
+
+def _may_be_set(function: Function, name: str, calls: Iterable[cst.Call]) -> bool:
+    """Whether a parameter has another default than `False`, or a call hands it something."""
+    param = next((p for p in function.params if p.name.value == name), None)
+    if param is None or param.default is None or dotted(param.default) != "False":
+        return True
+    # net = Head(4, True)   and not   def step(self, x, weighted=False), which is handed `self` besides
+    enough = next((n for n, p in enumerate(function.positional, start=function.cls is None) if p is param), None)
+    names = {function.name, function.cls.name if function.cls is not None else function.name}
+    for call in calls:
+        if any(a.keyword is not None and a.keyword.value == name and dotted(a.value) != "False" for a in call.args):
+            return True
+        if _last_word(call) not in names:
+            continue
+        unnamed = [dotted(arg.value) for arg in call.args if arg.keyword is None]
+        handed = enough is not None and len(unnamed) >= enough and unnamed[enough - 1] != "False"
+        if handed or any(arg.star for arg in call.args):
+            return True  # Head(*sizes)
+    return False
+
+
+def _last_word(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+
+
+def _is_only_traced(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether the code is that of a class inside a function that writes a program of it for another runtime."""
+    # def build(path): class Wrapped(nn.Module): ...; torch.onnx.export(Wrapped(), example, path)
+    function = rule.flow.function(node)
+    outer = rule.flow.function(function.cls.node) if function is not None and function.cls is not None else None
+    if outer is None or any(isinstance(n, cst.Return) and n.value is not None for n in _own_code(outer)):
+        return False
+    called = [n for n in _own_code(outer) if isinstance(n, cst.Call)]
+    helpers = [helper for call in called if (helper := function_of(rule.flow, call)) is not None]
+    called += [n for helper in helpers for n in _own_code(helper) if isinstance(n, cst.Call)]
+    return any(rule.flow.name_of(call) in _TRACERS for call in called)
+
+
+def _own_code(function: Function) -> Iterator[cst.CSTNode]:
+    """The nodes of a function, without those of the functions and classes inside it."""
+    stack: list[cst.CSTNode] = list(function.node.body.body)
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, cst.FunctionDef | cst.ClassDef):
+            stack += node.children
+
+
+_TRACERS = frozenset(
+    "torch.onnx.export torch.onnx.dynamo_export torch.jit.trace torch.jit.trace_module torch.export.export".split()
+)
+
+
+def _may_stay_on_host(rule: Rule, move: Move) -> bool:
+    """Whether the device may be the host's, where the constructors of modules are, so that the move copies nothing."""
+    return _is_moved_again(rule, move) or _is_device_of_a_constructor(rule, move)
+
+
+def _is_moved_again(rule: Rule, move: Move) -> bool:
+    """Whether the function gives back what it moved, and all its callers move that: one of the two does nothing."""
+    # def places(self, n): return torch.arange(n).to(self.device)   and then   places = self.places(n).to(x.device)
+    function, statement = rule.flow.function(move.node), _statement(rule, move.node)
+    if function is None or not isinstance(statement, cst.Return | cst.Assign) or statement.value is not move.node:
+        return False
+    if move.target_node is None or not dotted(move.target_node).startswith("self."):
+        return False
+    kept = {dotted(target.target) for target in statement.targets} if isinstance(statement, cst.Assign) else set()
+    returned = [n for n in tree.walk(function.node.body) if isinstance(n, cst.Return)]
+    if not all(n is statement or (n.value is not None and dotted(n.value) in kept) for n in returned):
+        return False
+    calls = [call for call in rule.source.nodes_of(cst.Call) if function_of(rule.flow, call) is function]
+    moved = {again.receiver for again in rule.flow.facts.moves.values()}
+    return bool(calls) and all(call in moved for call in calls)
+
+
+def _is_device_of_a_constructor(rule: Rule, move: Move) -> bool:
+    """Whether the device is what another module's `self.device` was in its constructor, before anybody moved it."""
+    # class Lit(LightningModule): def __init__(self): self.embed = Embed(self.device)
+    function = rule.flow.function(move.node)
+    cls, path = function.cls if function is not None else None, dotted(move.target_node) if move.target_node else ""
+    init = cls.find_method("__init__") if cls is not None else None
+    if cls is None or init is None or not path.startswith("self."):
+        return False
+    given = {dotted(n.value) for n in tree.walk(init.node.body) if isinstance(n, cst.Assign) and _sets(n, path)}
+    positions = [p.name.value for p in init.node.params.params][1:]
+    for call in rule.source.nodes_of(cst.Call):
+        builder = rule.flow.function(call)
+        if dotted(call.func) != cls.name or builder is None or builder.role != CONSTRUCTOR or builder.cls is None:
+            continue
+        if any("device" in method.stores for owner in builder.cls.lineage for method in owner.methods.values()):
+            continue  # self.device = device
+        for position, arg in enumerate(call.args):
+            name = arg.keyword.value if arg.keyword is not None else "".join(positions[position : position + 1])
+            if name in given and dotted(arg.value) == "self.device":
+                return True
+    return False
 
 
 def _is_kept(rule: Rule, move: Move) -> bool:
@@ -185,6 +332,22 @@ def _waits_anyway(rule: Rule, node: cst.CSTNode) -> bool:
     if not isinstance(statement, cst.BaseSmallStatement):
         return False
     return any(isinstance(n, cst.BaseExpression) and reads(rule.flow, n) for n in tree.walk(statement))
+
+
+def _counts_what_was_found(rule: Rule, factory: cst.Call) -> bool:
+    """Whether it numbers what the host has just waited for to know how many there are."""
+    # kinds = torch.unique(labels); rank[kinds] = torch.arange(len(kinds)).to(labels.device)
+    function = rule.flow.function(factory)
+    size = factory.args[0].value if len(factory.args) == 1 else None
+    if function is None or not isinstance(size, cst.Call) or dotted(size.func) != "len":
+        return False
+    counted = dotted(size.args[0].value)
+    return any(
+        isinstance(n, cst.Assign)
+        and any(dotted(target.target) == counted for target in n.targets)
+        and any(isinstance(part, cst.Call) and needs_wait_at(rule.flow, part) for part in tree.walk(n.value))
+        for n in tree.walk(function.node.body)
+    )
 
 
 def _waits_inside(rule: Rule, loop: Loop) -> bool:

@@ -67,11 +67,14 @@ class CreateThenMove(Rule):
     Silent for what happens once: in constructors, in the main code outside of loops, once an epoch, before a loop in
     which a model generates or samples, what a module or a table keeps. Silent in branches for what the caller left out
     (`if mask is None:`) or for a batch without elements, in private functions that the file does not call, and in
-    deprecated code.
+    deprecated code; under a flag of a constructor or a private function that defaults to `False` and that nothing in
+    the file sets; and in a module that a function only makes to export or trace it.
 
     Silent where the host waits in any case: in a statement that reads a value of the device, beside a loop that does
-    each time around, its own or one of a function that it calls, and for a few numbers in code that reads each time.
-    Silent, too, for `linspace` of integers, which a device rounds in another way, and for tensors without elements.
+    each time around, its own or one of a function that it calls, for a few numbers in code that reads each time, and
+    for the numbering of what was just found (`torch.arange(len(torch.unique(x)))`). Silent where `self.device` may be
+    the host's: it was read from another module in a constructor, or all callers move what they get once more. Silent,
+    too, for `linspace` of integers, which a device rounds in another way, and for tensors without elements.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
