@@ -6,7 +6,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import dotted
-from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class
+from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._modules import after_super
@@ -64,7 +64,7 @@ class UnregisteredTensor(Rule):
     ## Limits
     Silent where the tensor is moved at every use, registered later or on another path, or moved by the module's own
     `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device;
-    and in classes that make all their tensors without a device, also when they run.
+    and in classes without a `forward` whose methods make all their tensors without a device.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -89,7 +89,7 @@ class UnregisteredTensor(Rule):
             stores = self.flow.stores(cls, name)
             if any(self._may_be_registered(statement, value) for statement, value in stores):
                 continue
-            if self._is_on_default_device(cls):
+            if self._is_on_default_device(cls, meeting.node):
                 continue
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
@@ -123,10 +123,15 @@ class UnregisteredTensor(Rule):
             for target in assign.targets
         )
 
-    def _is_on_default_device(self, cls: Class) -> bool:
-        """Whether a class makes all its tensors without a device, also when it runs: it is used where others set the
-        default device, or on the host."""
-        # self.low = torch.tensor(0.1); def model(self): return torch.ones(self.n) * self.low
+    def _is_on_default_device(self, cls: Class, use: cst.CSTNode) -> bool:
+        """Whether a class that is not called, but asked by its methods, makes all that meets there without a device: it
+        would have failed before, unless others set the default device, or it is on the host."""
+        # self.low = torch.tensor(0.1)
+        # def model(self): return self.decode(torch.ones(self.n))
+        # def decode(self, z): return z * self.low
+        used_in = self.flow.function(use)
+        if used_in is None or cls.find_method("forward") is not None:
+            return False
         made = {
             call: function
             for call in self.source.nodes_of(cst.Call)
@@ -138,7 +143,7 @@ class UnregisteredTensor(Rule):
             return False
         if any(move.value.origin in made for move in self.flow.facts.moves.values()):
             return False
-        return any(function.role not in (CONSTRUCTOR, HOST_SIDE) for function in made.values())
+        return any(function is used_in or used_in.name in function.self_calls for function in made.values())
 
     def _report(
         self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str
