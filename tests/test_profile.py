@@ -26,7 +26,7 @@ def train(model: torch.nn.Module, loader: torch.utils.data.DataLoader, optimizer
     model.to(device)
     for x, y in loader:
         loss = model(x.to(device)).sum()
-        noise = torch.zeros(8).to(device)
+        noise = torch.zeros(8, 512).to(device)
         optimizer.zero_grad()
         total += loss.item()
         (loss + noise.sum()).backward()
@@ -159,7 +159,9 @@ def test_another_file_with_the_same_lines_has_nothing(train):
 
 
 def test_statements_of_several_lines_have_all_of_them(train):
-    train.write_text(TRAIN.replace("torch.zeros(8).to(device)", "torch.zeros(\n            8,\n        ).to(device)"))
+    train.write_text(
+        TRAIN.replace("torch.zeros(8, 512).to(device)", "torch.zeros(\n            8, 512,\n        ).to(device)")
+    )
     site = Site(str(train), MADE + 2, "train")
     event = Event("moved", None, "a copy", "Tensor.to", site, bytes=32, source="cpu", target="cuda:0")
     [line] = [line for line in concise("--profile", profile(train, event), "train.py") if ":9:" in line]
