@@ -21,11 +21,17 @@ _OF_HOST = re.compile(
     r"tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)"
 )
 _FOR_HOST = re.compile(r"(^|_)(cpu|host|numpy|np)(_|$)")
+#: A script that exports a model which it has brought to the host, and what hides every device from itself.
+_EXPORTS = re.compile(r"\bonnx\.export\(|\bjit\.(trace|script)\(")
+_TO_HOST = re.compile(r"""\.to\(\s*(device=)?["']cpu["']|\bdevice\(\s*["']cpu["']\s*\)""")
+_HIDES_DEVICES = re.compile(r"""CUDA_VISIBLE_DEVICES["']\]\s*=\s*["'](-1)?["']""")
 _OF_DEVICES = re.compile(r"device|cuda|\.to\(|type_as|accelerat|Lightning", re.IGNORECASE)
 
 
 def meetings(rule: Rule) -> Iterator[Meeting]:
     """Those that are sure, and those with what a function of the project's device side was handed."""
+    if _runs_on_host(rule):
+        return
     of_test = is_test_file(rule.source.path)
     for meeting in rule.flow.facts.meetings.values():
         if _is_supposed(rule, meeting) and (of_test or _stays_on_host(rule, meeting)):
@@ -43,6 +49,13 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     for meeting in assumed.values():
         if _believed(rule, meeting):
             yield meeting
+
+
+def _runs_on_host(rule: Rule) -> bool:
+    """``net.to("cpu"); torch.onnx.export(net, torch.zeros(1, 3), file)``, ``environ["CUDA_VISIBLE_DEVICES"] = "-1"``"""
+    text = rule.source.text
+    exports = _EXPORTS.search(text) is not None and _TO_HOST.search(text) is not None
+    return exports or _HIDES_DEVICES.search(text) is not None
 
 
 def _is_supposed(rule: Rule, meeting: Meeting) -> bool:
@@ -68,7 +81,7 @@ def _is_beside_device(rule: Rule, meeting: Meeting) -> bool:
 def given_back(rule: Rule) -> Iterator[Meeting]:
     """Tensors made on the host that a function returns on one path, and elsewhere ones that follow its input."""
     found = rule.flow.facts.given_back
-    if not found or _OF_HOST.search("/".join(near(rule.source.path))):
+    if not found or _runs_on_host(rule) or _OF_HOST.search("/".join(near(rule.source.path))):
         return
     aware = any(function.device_aware for function in rule.flow.scope.functions.values())
     for meeting in found.values():

@@ -68,16 +68,17 @@ class CachedDeviceTensor(Rule):
     call then. Where it costs much, keep the results on the object, or key them by what the tensor stands for.
 
     ## Limits
-    Decorators only. Silent for functions with a bounded cache and no tensor among their arguments, for those that are
-    asked about devices, types, settings that have a default, and what has few values by its annotation (`Literal`,
-    `bool`, an `Enum`) or by a check (`assert bands in {80, 128}`) alone, and for what runs on the host, such as the
-    methods of a data set. Caches kept in dictionaries are not looked at.
+    In the nursery: of 18 findings in repositories that nobody had tuned for, 3 were worth a change. Most of the caches
+    hold a few bytes, or nobody calls what is cached. Decorators only. Silent for functions with a bounded cache and no
+    tensor among their arguments, for those that are asked about devices, types, settings that have a default, and what
+    has few values by its annotation (`Literal`, `bool`, an `Enum`) or by a check (`assert bands in {80, 128}`) alone,
+    and for what runs on the host, such as the methods of a data set. Caches kept in dictionaries are not looked at.
 
     ## References
     - [functools.lru_cache](https://docs.python.org/3/library/functools.html#functools.lru_cache)
     """
 
-    group = "memory"
+    group = "nursery"
     fixable = "sometimes"
 
     def check(self) -> None:

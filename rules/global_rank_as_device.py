@@ -56,8 +56,10 @@ class GlobalRankAsDevice(Rule):
     ```
 
     ## Limits
-    Silent where the rank is taken modulo the number of devices, where the program says that it stays on one machine
-    (`localhost`, `mp.spawn`), in tests, and where a rank is handed in.
+    In the nursery: none of four findings in repositories that nobody had tuned for was worth a change. Such programs
+    are started on one machine, and say so in their first lines, or nowhere. Silent where the rank is taken modulo the
+    number of devices, where the program says that it stays on one machine (`localhost`, `mp.spawn`), in tests, and
+    where a rank is handed in.
 
     Not proved by running: it needs a second node.
 
@@ -65,7 +67,7 @@ class GlobalRankAsDevice(Rule):
     - [torchrun: environment variables](https://pytorch.org/docs/stable/elastic/run.html#environment-variables)
     """
 
-    group = "distributed"
+    group = "nursery"
     fixable = "never"
 
     def check(self) -> None:

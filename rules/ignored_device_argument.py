@@ -62,19 +62,21 @@ class IgnoredDeviceArgument(Rule):
     gets tensors on another device than before.
 
     ## Limits
-    Silent in tests, which put things apart on purpose; in constructors, where the device is usually being stored;
-    under a test that asks for the device, or for what the device was chosen by; where the function moves `self` first,
-    or uses its `device` for what it returns only; where what is moved is moved again at once, read by nothing else,
-    brought back, or only gone through. A constant is reported as the one that was forgotten: silent where the file
-    sets the current device, or names CUDA in another function, too. Tensors that are filled from the host are meant to
-    be there. Of the functions called, those of the project are seen that give tensors, and none that is handed a
-    tensor or a module and has `None` for a default; what they give must be given back or meet what is there.
+    In the nursery: of 29 findings in repositories that nobody had tuned for, 6 were worth a change. Mostly the two
+    devices were the same one in every run, for reasons that stand in other files. Silent in tests, which put things
+    apart on purpose; in constructors, where the device is usually being stored; under a test that asks for the device,
+    or for what the device was chosen by; where the function moves `self` first, or uses its `device` for what it
+    returns only; where what is moved is moved again at once, read by nothing else, brought back, or only gone through.
+    A constant is reported as the one that was forgotten: silent where the file sets the current device, or names CUDA
+    in another function, too. Tensors that are filled from the host are meant to be there. Of the functions called,
+    those of the project are seen that give tensors, and none that is handed a tensor or a module and has `None` for a
+    default; what they give must be given back or meet what is there.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
 
     def check(self) -> None:

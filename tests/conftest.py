@@ -3,6 +3,14 @@ from pathlib import Path
 
 import pytest
 
+try:
+    from hypothesis import settings
+except ImportError:  # the fixtures are tested against the wheel without it
+    pass
+else:
+    settings.register_profile("untimed", deadline=None)  # a busy machine is no fault of the code
+    settings.load_profile("untimed")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite fixtures/**/*.fixed.py as the fixes settle now")

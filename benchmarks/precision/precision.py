@@ -10,7 +10,8 @@ and writes a verdict and a reason: ``true`` (who maintains that code would agree
 (it is as the finding says, and one may leave it), or ``false``. What is written down holds no code.
 
 ``first-sample.csv`` is a first sample, of seven repositories, the second and the third are later ones, of twenty-four,
-and the fourth is of twenty-two others that nobody had looked at before.
+the fourth is of twenty-two others that nobody had looked at before, and the fifth of twenty-six more, drawn after what
+the fourth showed was mended.
 Strict readers read each, before what they found was mended; what was drawn before is left out of the next.
 """
 

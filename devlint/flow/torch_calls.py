@@ -53,8 +53,11 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if name in table.LOADERS:
         return loaders.build(frame, node, name, args)
     if name in table.DATASETS:
-        chosen = frame.meet(node, args.positional, "a dataset") if "TensorDataset" in name else None
-        return Value(THING, chosen.place, chosen.origin, ref="dataset") if chosen is not None else UNKNOWN
+        # TensorDataset(x, y) only compares lengths: what it holds may lie on several devices
+        held = [value for _, value in args.positional] if "TensorDataset" in name else []
+        if not held or any(value.place != held[0].place for value in held):
+            return UNKNOWN
+        return Value(THING, held[0].place, held[0].origin, ref="dataset")
     return _torch_rest(frame, node, name, args)
 
 
