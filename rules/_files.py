@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
-from devlint.flow.names import dotted
+from devlint import tree
+from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
@@ -14,12 +16,20 @@ from devlint.rules._recurs import function_of
 
 _DOWNLOADED = re.compile(r"download|cached_file|cached_path|__file__|https?:")
 _FIXED = re.compile(r"""[rfRF]*["'](/|~|[^"']*pretrained)""")
+_TEMPORARY = re.compile(r"\b(TemporaryDirectory|NamedTemporaryFile|mkdtemp|mkstemp)\(")
+_FETCHED = re.compile(r"download|fetch|extract|unpack|untar|copy", re.IGNORECASE)
 _OF_PROCESS = re.compile(r"rank|process_index", re.IGNORECASE)
 
 
 def is_known_file(rule: Rule, call: cst.Call) -> bool:
     """Whether one and the same file is meant: it is downloaded, fixed, or read by the process that wrote it."""
-    return all(_is_known(rule, file) for file in _bound(rule, call.args[0].value))
+    file = call.args[0].value
+    if all(_is_known(rule, each) for each in _bound(rule, file)):
+        return True
+    function = rule.flow.function(call)
+    # with NamedTemporaryFile() as f: download(path, f.name)   is somebody else's
+    fetched = function is not None and _FETCHED.search(rule.code(function.node)) is not None
+    return not fetched and _is_temporary(rule, file)
 
 
 def made(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression:
@@ -39,6 +49,37 @@ def _is_known(rule: Rule, file: cst.BaseExpression) -> bool:
     if isinstance(file, cst.SimpleString) and _has_address(rule, str(file.evaluated_value)):
         return True  # download(url="https://data.org/net.pth"); torch.load("net.pth")
     return _OF_PROCESS.search(code) is not None  # f"shard_{rank}.pt"  is read by the process that wrote it
+
+
+def _is_temporary(rule: Rule, node: cst.BaseExpression, depth: int = 5) -> bool:
+    """``with TemporaryDirectory() as d: ...; for f in glob(join(d, "*.pt")): torch.load(f)``: this run wrote it."""
+    if _TEMPORARY.search(rule.code(node)):
+        return True
+    function = rule.flow.function(node)
+    read = {part.value for part in tree.walk(node) if isinstance(part, cst.Name)}
+    return depth > 0 and any(
+        bound & read and rule.flow.function(at) is function and _is_temporary(rule, value, depth - 1)
+        for at, bound, value in _bindings(rule)
+        if value is not node
+    )
+
+
+def _bindings(rule: Rule) -> Iterator[tuple[cst.CSTNode, set[str], cst.BaseExpression]]:
+    """The names that the file binds: where, which, and to what, or to the elements of what."""
+    for assign in rule.source.nodes_of(cst.Assign):
+        yield assign, _names(*(target.target for target in assign.targets)), assign.value
+    for loop in rule.source.nodes_of(cst.For):
+        yield loop, _names(loop.target), loop.iter
+    for item in rule.source.nodes_of(cst.WithItem):
+        if item.asname is not None:
+            yield item, _names(item.asname.name), item.item
+
+
+def _names(*targets: cst.BaseExpression) -> set[str]:
+    found: set[str] = set()
+    for target in targets:
+        target_names(target, found)
+    return found
 
 
 def _has_address(rule: Rule, file: str) -> bool:

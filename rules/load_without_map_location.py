@@ -63,12 +63,12 @@ class LoadWithoutMapLocation(Rule):
     imports a module which its own project lacks, for what the same run saved or trained just before (in the same
     function, in one that was called above with the same file, or by fitting what was given the callback that names the
     file; the devices are there then, but where several processes read it, each still does so onto that of the one that
-    saved), for what stops training early, for files that are downloaded or belong to one process (also where the calls
-    in the file say so), for the one file that a script names itself to write its content anew, where the file saves
-    from the host only (what it moved, made, or read there) or gathers what FSDP sharded, where the function, or all in
-    the file that call it, or a file that never thinks of the host, moves to CUDA whatever there is, for a call that is
-    tried first and repeated with `map_location`, and where another branch for machines without a GPU gives it. Whether
-    the file really came from a GPU cannot be seen in the code.
+    saved), for what stops training early, for files that are downloaded, lie in a temporary folder of the function or
+    belong to one process (also where the calls in the file say so), for the one file that a script names itself to
+    write its content anew, where the file saves from the host only (what it moved, made, or read there) or gathers what
+    FSDP sharded, where the function, or all in the file that call it, or a file that never thinks of the host, moves to
+    CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where another branch
+    for machines without a GPU gives it. Whether the file really came from a GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -238,7 +238,9 @@ class LoadWithoutMapLocation(Rule):
             and not isinstance(above := self.parent(node), cst.AssignTarget)
             and not (isinstance(above, cst.AnnAssign) and above.target is node)
         ]
-        if name.isidentifier() and all(self._gives_settings(node) or self._is_kept(node) for node in reads):
+        if name.isidentifier() and all(
+            self._gives_settings(node) or self._is_kept(node) or self._goes_to_numbers(node) for node in reads
+        ):
             return True
         calls = [self.parent(arg) for arg in map(self.parent, reads) if isinstance(arg, cst.Arg)]
         return any(isinstance(call, cst.Call) and self.code(call.func) == "len" for call in calls)
@@ -252,6 +254,14 @@ class LoadWithoutMapLocation(Rule):
         while isinstance(above, cst.Subscript):
             above = self.parent(above)
         return isinstance(above, cst.AssignTarget)
+
+    def _goes_to_numbers(self, node: cst.CSTNode) -> bool:
+        """``state = torch.load(f); scheduler.load_state_dict(state)``"""
+        call = self.parent(arg) if isinstance(arg := self.parent(node), cst.Arg) else None
+        if not isinstance(call, cst.Call):
+            return False
+        name = dotted(call.func)
+        return _takes_weights(name) and self._holds_numbers(name, call)
 
     def _gives_settings(self, node: cst.CSTNode) -> bool:
         parent = self.parent(node)
