@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint.flow.scope import Function
+
 
 def argument(node: cst.Call, position: int | None, *names: str) -> cst.Arg | None:
     """The argument of one of the names, or at the position; ``None`` where `*xs` or `**options` may hold it."""
@@ -13,3 +15,13 @@ def argument(node: cst.Call, position: int | None, *names: str) -> cst.Arg | Non
         if (arg.keyword is None and index == position) or (arg.keyword is not None and arg.keyword.value in names):
             return arg
     return None
+
+
+def handed_in(call: cst.Call, function: Function, param: str) -> cst.BaseExpression | None:
+    """What a call of a function of the file hands in for one of its parameters."""
+    params = [each.name.value for each in function.positional]
+    position = params.index(param) - (1 if function.takes_self else 0) if param in params else None
+    if position is None and param not in (each.name.value for each in function.params):
+        return None
+    arg = argument(call, position, param)
+    return arg.value if arg is not None else None

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._arguments import argument
+from devlint.rules._arguments import handed_in
 from devlint.rules._recurs import function_of
 
 _DOWNLOADED = re.compile(r"download|cached_file|cached_path|__file__|https?:")
@@ -67,19 +67,12 @@ def _is_temporary(rule: Rule, node: cst.BaseExpression, depth: int = 5) -> bool:
 def _bindings(rule: Rule) -> Iterator[tuple[cst.CSTNode, set[str], cst.BaseExpression]]:
     """The names that the file binds: where, which, and to what, or to the elements of what."""
     for assign in rule.source.nodes_of(cst.Assign):
-        yield assign, _names(*(target.target for target in assign.targets)), assign.value
+        yield assign, names_bound(*(target.target for target in assign.targets)), assign.value
     for loop in rule.source.nodes_of(cst.For):
-        yield loop, _names(loop.target), loop.iter
+        yield loop, names_bound(loop.target), loop.iter
     for item in rule.source.nodes_of(cst.WithItem):
         if item.asname is not None:
-            yield item, _names(item.asname.name), item.item
-
-
-def _names(*targets: cst.BaseExpression) -> set[str]:
-    found: set[str] = set()
-    for target in targets:
-        target_names(target, found)
-    return found
+            yield item, names_bound(item.asname.name), item.item
 
 
 def _has_address(rule: Rule, file: str) -> bool:
@@ -127,13 +120,11 @@ def _opened(rule: Rule, name: str, function: Function | None, depth: int) -> lis
 def _handed_in(rule: Rule, name: str, function: Function, depth: int) -> list[cst.BaseExpression]:
     """What the calls in the file hand in for a parameter."""
     given: list[cst.BaseExpression] = []
-    params = [param.name.value for param in function.positional]
-    if name not in params:
+    if all(param.name.value != name for param in function.positional):
         return given
-    position = params.index(name) - (1 if function.takes_self else 0)
     for call in rule.source.nodes_of(cst.Call):
         if dotted(call.func).rpartition(".")[2] == function.name and function_of(rule.flow, call) is function:
-            arg = argument(call, position, name)
-            if arg is not None:
-                given += _bound(rule, arg.value, depth - 1)
+            handed = handed_in(call, function, name)
+            if handed is not None:
+                given += _bound(rule, handed, depth - 1)
     return given

@@ -11,9 +11,10 @@ from devlint import tree
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._arguments import argument
+from devlint.rules._arguments import handed_in
 from devlint.rules._files import made
 from devlint.rules._recurs import function_of
+from devlint.rules._training import is_inside
 
 _EARLY = re.compile(r"early_?stop", re.IGNORECASE)
 #: What an object that keeps checkpoints calls their paths: ``best_model_path``, ``best_k_models``, ``last_checkpoint``.
@@ -52,7 +53,7 @@ def _is_written_by_callers(rule: Rule, call: cst.Call, function: Function) -> bo
     """``convert(net, args.out); publish(args.out)``: whoever calls the function has had its file written."""
     param = rule.code(call.args[0].value)
     callers = [call for call in rule.source.nodes_of(cst.Call) if function_of(rule.flow, call) is function]
-    files = [_given(caller, function, param) for caller in callers]
+    files = [handed_in(caller, function, param) for caller in callers]
     return bool(callers) and all(
         file is not None and _is_written_above(rule, caller, rule.code(file))
         for caller, file in zip(callers, files, strict=True)
@@ -74,7 +75,7 @@ def _written_by(rule: Rule, call: cst.Call) -> Iterator[cst.BaseExpression]:
     if function is None:
         return
     for save in _saves(rule):
-        file = _given(call, function, rule.code(save.args[1].value))
+        file = handed_in(call, function, rule.code(save.args[1].value))
         if file is not None and rule.flow.function(save) is function:
             yield file
 
@@ -93,7 +94,7 @@ def _is_kept_by_fitted(rule: Rule, call: cst.Call, function: Function) -> bool:
     file = made(rule, call.args[0].value)
     for loop in rule.source.nodes_of(cst.For):  # for path in keeper.best_k_models: torch.load(path)
         if isinstance(loop.target, cst.Name) and rule.code(loop.target) == rule.code(file):
-            file = loop.iter if is_within(rule, call, loop) else file
+            file = loop.iter if is_inside(rule.flow, call, loop) else file
     holders = [_handed_on(rule, {keeper}, function) for keeper in _keepers(rule, file)]
     fits = [fit for fit in rule.source.nodes_of(cst.Call) if any(_fits(fit, names) for names in holders)]
     return any(_runs_before(rule, fit, call) for fit in fits)
@@ -145,16 +146,6 @@ def _saves(rule: Rule) -> Iterator[cst.Call]:
             yield call
 
 
-def _given(call: cst.Call, function: Function, param: str) -> cst.BaseExpression | None:
-    """What a call of a function hands in for a parameter."""
-    params = [each.name.value for each in function.positional]
-    position = params.index(param) - (1 if function.takes_self else 0) if param in params else None
-    if position is None and param not in (each.name.value for each in function.params):
-        return None
-    arg = argument(call, position, param)
-    return arg.value if arg is not None else None
-
-
 def _runs_before(rule: Rule, first: cst.Call, second: cst.Call) -> bool:
     """Whether nothing gets to the second call of a function but by the first: it stands in no branch of its own."""
     if rule.flow.function(first) is not rule.flow.function(second):
@@ -164,14 +155,7 @@ def _runs_before(rule: Rule, first: cst.Call, second: cst.Call) -> bool:
     block = rule.enclosing(first, cst.IndentedBlock, cst.Module)
     while block is not None and isinstance(rule.parent(block), cst.With):
         block = rule.enclosing(block, cst.IndentedBlock, cst.Module)
-    return block is not None and is_within(rule, second, block)
-
-
-def is_within(rule: Rule, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
-    above: cst.CSTNode | None = node
-    while above is not None and above is not outer:
-        above = rule.parent(above)
-    return above is outer
+    return block is not None and is_inside(rule.flow, second, block)
 
 
 def _outermost(rule: Rule, node: cst.CSTNode) -> Function | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from devlint.finding import Fix
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, names_bound
 from devlint.flow.place import from_string
 from devlint.flow.scope import Function
 from devlint.rule import Rule
@@ -95,10 +95,7 @@ def told(rule: Rule, function: Function) -> Told | None:
 
 
 def targets(node: cst.Assign) -> set[str]:
-    names: set[str] = set()
-    for target in node.targets:
-        target_names(target.target, names)
-    return names
+    return names_bound(*(target.target for target in node.targets))
 
 
 def constant(rule: Rule, use: Use) -> str | None:

@@ -14,7 +14,8 @@ from devlint.rule import Rule
 from devlint.rules._files import is_known_file, made
 from devlint.rules._moves import short
 from devlint.rules._recurs import function_of
-from devlint.rules._same_run import is_of_same_run, is_within
+from devlint.rules._same_run import is_of_same_run
+from devlint.rules._training import is_inside
 from devlint.testcode import is_test_file
 
 
@@ -386,7 +387,7 @@ class LoadWithoutMapLocation(Rule):
         names = self._made_of({*self._assigned(call), *(self.code(arg.value) for arg in call.args)}, caller)
         for move in self._moves_to_cuda(names, caller):
             block = self.enclosing(move, cst.IndentedBlock, cst.Module)
-            if block is not None and is_within(self, call, block):
+            if block is not None and is_inside(self.flow, call, block):
                 return True  # not  net = load(f); if args.publish: net.cuda()
         return False
 
@@ -460,7 +461,7 @@ class LoadWithoutMapLocation(Rule):
                 for other in self.source.nodes_of(cst.Call):
                     if other is call or self.flow.scope.qualified(other.func) != "torch.load":
                         continue
-                    if _has_location(other) and is_within(self, other, above):
+                    if _has_location(other) and is_inside(self.flow, other, above):
                         return True
                 if isinstance(above, cst.If) and child is above.body and _AVAILABLE.search(self.code(above.test)):
                     return True

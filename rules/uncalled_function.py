@@ -5,7 +5,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, names_bound
 from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
@@ -114,7 +114,7 @@ class UncalledFunction(Rule):
                 assign.value
                 for assign in self.source.nodes_of(cst.Assign)
                 if self.flow.function(assign) is function
-                and any(node.value in _bound(target) for target in assign.targets)
+                and node.value in names_bound(*(target.target for target in assign.targets))
                 and not any(each is node for each in tree.walk(assign.value))
             ]
         elif isinstance(node, cst.List | cst.Tuple):
@@ -242,12 +242,6 @@ class UncalledFunction(Rule):
             return None, None
         tested = [use for use in uses if self._is_tested(use)]
         return (target, tested[0]) if tested and len(tested) == len(uses) else (None, None)
-
-
-def _bound(target: cst.AssignTarget) -> set[str]:
-    names: set[str] = set()
-    target_names(target.target, names)
-    return names
 
 
 def _compared(node: cst.BaseExpression, comparison: cst.Comparison) -> str | None:

@@ -37,6 +37,14 @@ def target_names(target: cst.BaseExpression, into: set[str]) -> None:
         target_names(target.value, into)
 
 
+def names_bound(*targets: cst.BaseExpression) -> set[str]:
+    """The plain names that targets bind."""
+    found: set[str] = set()
+    for target in targets:
+        target_names(target, found)
+    return found
+
+
 def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
     """The names an import binds, each with its qualified name."""
     names = []
