@@ -160,9 +160,9 @@ def _resolve(selections: tuple[Selection, ...], ignored: tuple[str, ...], test: 
     Later selections override earlier ones; within one, a rule beats a group beats ``ALL``, ``ignore`` beats ``select``.
     """
     from devlint import docs
-    from devlint.finding import BUILT_IN
+    from devlint.finding import BUILT_IN, TENTATIVE
 
-    groups = {name: info.group for name, info in docs.rules().items() if name not in BUILT_IN}
+    groups = {name: info.group for name, info in docs.rules().items() if name not in BUILT_IN or name == TENTATIVE}
     state: dict[str, tuple[bool, str]] = dict.fromkeys(BUILT_IN, (True, "always on"))
     for name, group in groups.items():
         on = group in DEFAULT_GROUPS and not (test and group in QUIET_IN_TESTS)

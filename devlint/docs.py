@@ -438,4 +438,19 @@ _BUILT_IN = {
         with the file, or the smallest part of it that still fails.
         """,
     ),
+    "tentative": (
+        "nursery",
+        "never",
+        """Findings of rules that are on, where what is known allows the fault and does not show it.
+
+        ## What it does
+        It is no rule: select `tentative` beside rules, or the group `nursery`, or `ALL`, and these rules also report
+        where the evidence is thin. `devlint explain` says under "Limits" of a rule what it holds back otherwise. Such
+        a finding carries the name of its rule and the group `nursery`.
+
+        ## Why is this bad
+        On repositories that devlint had not been tuned for, these findings were right too seldom to be shown to
+        everybody. In code of your own, where you know who calls what, they can be worth a look.
+        """,
+    ),
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from devlint import suppress
-from devlint.finding import BUILT_IN, INTERNAL_ERROR, SYNTAX_ERROR, UNUSED_IGNORE, Finding, Span
+from devlint.finding import BUILT_IN, INTERNAL_ERROR, SYNTAX_ERROR, TENTATIVE, UNUSED_IGNORE, Finding, Span
 
 if TYPE_CHECKING:
     from devlint.config import Settings
@@ -101,6 +101,9 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
         findings += rule.findings
         lap(f"rule {name}")
     findings = suppress.apply(source, findings, enabled, unused=UNUSED_IGNORE in enabled)
+    if TENTATIVE not in enabled:  # after the comments: one that silences a tentative finding is no useless one
+        groups = {name: kind.group for name, kind in discover().items()}
+        findings = [f for f in findings if f.group == groups.get(f.rule, f.group)]
     findings.sort(key=lambda f: (f.span, f.rule, f.message))
     used = flow.used
     flow.let_go()

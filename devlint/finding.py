@@ -29,10 +29,13 @@ QUIET_IN_TESTS = frozenset({"performance", "memory"})
 
 #: Findings that no rule class makes: they are about the file, not about torch. Name -> group and level.
 SYNTAX_ERROR, UNUSED_IGNORE, INTERNAL_ERROR = "syntax-error", "unused-ignore", "internal-error"
+#: What turns on the findings of rules outside of the nursery that rest on little evidence (``Rule.report``).
+TENTATIVE = "tentative"
 BUILT_IN: dict[str, tuple[str, str]] = {
     SYNTAX_ERROR: ("correctness", "error"),
     UNUSED_IGNORE: ("suspicious", "warning"),
     INTERNAL_ERROR: ("correctness", "error"),
+    TENTATIVE: ("nursery", "warning"),
 }
 
 

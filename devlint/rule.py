@@ -69,13 +69,26 @@ class Rule:
 
     # what a rule says ---------------------------------------------------------------------------
 
-    def report(self, node: cst.CSTNode, message: str, *, notes: Iterable[Note] = (), fix: Fix | None = None) -> None:
-        """Report a fault at ``node``. The message is lower case, has no full stop, and puts code in backticks."""
+    def report(
+        self,
+        node: cst.CSTNode,
+        message: str,
+        *,
+        notes: Iterable[Note] = (),
+        fix: Fix | None = None,
+        tentative: bool = False,
+    ) -> None:
+        """Report a fault at ``node``. The message is lower case, has no full stop, and puts code in backticks.
+
+        ``tentative`` where what is known allows the fault and does not show it: such a finding belongs to the nursery,
+        whatever the rule's group, and is kept back unless somebody selects ``tentative``.
+        """
         if fix is not None and not self.source.writable:
             fix = None
         span, told = self.source.span(node), tuple(notes)
         told += self._learned_elsewhere(node, span, told)
-        finding = Finding(self.name, self.group, GROUPS[self.group], message, span, told, fix)
+        group = "nursery" if tentative else self.group
+        finding = Finding(self.name, group, GROUPS[group], message, span, told, fix)
         self._findings[finding] = None
 
     def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:

@@ -71,7 +71,7 @@ class _Ignore:
         crosses = not self.own_line and first <= self.row <= last
         if not (self.whole_file or crosses or first == self.row or first in self.rows):
             return False
-        fitting = [finding.rule] if about is self else [finding.rule, finding.group]
+        fitting = [finding.rule] if about is self else [finding.rule, finding.group, _known()[finding.rule]]
         if self.names is None:
             named = None if about is self else _EVERY
         else:

@@ -31,7 +31,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def toy_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three rules about names stand for all others: the habits of the command line do not depend on which rules exist.
 
-    ``poor-name`` (performance): `poor` has a safe fix, `poorer` an unsafe one. ``fatal-name`` (correctness): `fatal`.
+    ``poor-name`` (performance): `poor` has a safe fix, `poorer` an unsafe one. ``fatal-name`` (correctness): `fatal`, and
+    tentatively `perhaps_fatal`.
     ``trial-name`` (nursery): `trial`.
     """
     import libcst as cst
@@ -51,8 +52,8 @@ def toy_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         group = "correctness"
 
         def visit_Name(self, node: cst.Name) -> None:
-            if node.value == "fatal":
-                self.report(node, "`fatal` is a fatal name")
+            if node.value in ("fatal", "perhaps_fatal"):
+                self.report(node, f"`{node.value}` is a fatal name", tentative=node.value != "fatal")
 
     class TrialName(rule.Rule):
         group = "nursery"

@@ -8,7 +8,7 @@ files; ``fixtures/flow/`` asks the flow, and no rule. A fixture is read, never i
     y = x.to(device)     # no marker: no rule may speak here
     reveal_device(y)     #~ reveals device
 
-A marker is ``#~ rule``, then the safety of the fix (``[safe]``, ``[unsafe]``, or ``[none]`` for no fix) and a text that
+A marker is ``#~ rule`` (``#~ rule?`` for a tentative finding), then the safety of the fix (``[safe]``, ``[unsafe]``, or ``[none]`` for no fix) and a text that
 the message contains; both are compared only where they are given. ``#~^`` points one line up, ``#~^^`` two. Several
 markers may stand on one line. A first line ``#~ with: other-rule, another`` selects more rules.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from devlint import engine
+from devlint import docs, engine
 from devlint.config import Selection, Settings
 from devlint.decoding import line_starts
 from devlint.finding import Finding
@@ -36,7 +36,7 @@ FIXTURES = ROOT / "fixtures"
 FLOW = "flow"
 
 _MARKER = re.compile(
-    r'(?P<up>\^*)\s*(?P<rule>[a-z][a-z0-9-]*)(?:\s+\[(?P<safety>safe|unsafe|none)\])?(?:\s+"(?P<text>.+)")?'
+    r'(?P<up>\^*)\s*(?P<rule>[a-z][a-z0-9-]*)(?P<tentative>\??)(?:\s+\[(?P<safety>safe|unsafe|none)\])?(?:\s+"(?P<text>.+)")?'
 )
 _REVEALS = re.compile(r"(?P<up>\^*)\s*reveals\s+(?P<text>.+)")
 _WITH = re.compile(r"#~\s*with:(?P<rules>.*)")
@@ -47,9 +47,9 @@ class FixtureError(Exception):
 
 
 def only(rules: Collection[str]) -> Settings:
-    """Settings that enable just these rules. A syntax error stays one: it must not pass as a silent file."""
+    """Settings that enable just these rules, with what they say tentatively. A syntax error stays one: it must not pass as a silent file."""
     ignore = () if engine.UNUSED_IGNORE in rules else (engine.UNUSED_IGNORE,)
-    return Settings(command_line=Selection(select=tuple(sorted(rules)), ignore=ignore))
+    return Settings(command_line=Selection(select=(*sorted(rules), engine.TENTATIVE), ignore=ignore))
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,20 @@ class Marker:
 
     row: int
     rule: str
+    tentative: bool
     safety: str | None
     text: str | None
 
     def meets(self, finding: Finding) -> bool:
         return (
-            (self.row, self.rule) == (finding.span.row, finding.rule)
+            (self.row, self.rule, self.tentative) == (finding.span.row, finding.rule, tentative(finding))
             and self.safety in (None, safety(finding))
             and (self.text or "") in finding.message
         )
 
     def __str__(self) -> str:
         said = f" [{self.safety}]" if self.safety else ""
-        return f"{self.rule}{said}" + (f' "{self.text}"' if self.text else "")
+        return f"{self.rule}{'?' * self.tentative}{said}" + (f' "{self.text}"' if self.text else "")
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Fixture:
                 f"{self.id}:{row}: the marker names {found['rule']}, which this fixture is not checked with "
                 f"(a first line `#~ with: {found['rule']}` adds it)"
             )
-        return Marker(row - len(found["up"]), found["rule"], found["safety"], found["text"])
+        return Marker(row - len(found["up"]), found["rule"], bool(found["tentative"]), found["safety"], found["text"])
 
 
 def fixtures(rule: str | None = None) -> list[Fixture]:
@@ -170,6 +171,12 @@ def split_lines(text: str) -> list[str]:
 
 def safety(finding: Finding) -> str:
     return finding.fix.safety if finding.fix else "none"
+
+
+def tentative(finding: Finding) -> bool:
+    """Whether the rule has kept the finding for those who select ``tentative``."""
+    rule = docs.rules().get(finding.rule)
+    return rule is not None and finding.group != rule.group
 
 
 def check(fixture: Fixture, raw: bytes | None = None, rules: Collection[str] | None = None) -> list[Finding]:
@@ -190,7 +197,7 @@ def compare(fixture: Fixture, findings: list[Finding]) -> str:
         else:
             unexpected.remove(met)
     said = [(m.row, f"missing     {m}") for m in missing]
-    said += [(f.span.row, f"unexpected  {f.rule} [{safety(f)}] {f.message}") for f in unexpected]
+    said += [(f.span.row, f"unexpected  {f.rule}{'?' * tentative(f)} [{safety(f)}] {f.message}") for f in unexpected]
     return _table(fixture, "findings and markers differ", said)
 
 

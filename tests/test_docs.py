@@ -290,7 +290,7 @@ def test_explain_gives_json(rules_in):
 
 def test_explain_all_holds_every_page(rules_in):
     rules_in(discarded_move=rule_file())
-    names = ["discarded-move", "internal-error", "syntax-error", "unused-ignore"]
+    names = ["discarded-move", "internal-error", "syntax-error", "tentative", "unused-ignore"]
     assert [entry["name"] for entry in json.loads(docs.explain_all("json"))] == names
     for fmt in ("text", "markdown"):
         text = docs.explain_all(fmt)
@@ -314,6 +314,7 @@ def test_the_table_lists_rules_by_group_in_text(rules_in):
 
         nursery: being tried out (warning, off)
           odd-thing       [~]  A tensor is moved and the moved copy is thrown away.
+          tentative            Findings of rules that are on, where what is known allows the fault and does not show it.
 
         [*] fixable, [~] sometimes fixable; `devlint explain RULE` says more
         """
@@ -328,7 +329,13 @@ def test_the_table_escapes_what_markdown_would_take_for_a_column(rules_in):
 def test_the_table_gives_json(rules_in):
     rules_in(discarded_move=rule_file())
     rows = json.loads(docs.table("json"))
-    assert [row["name"] for row in rows] == ["discarded-move", "internal-error", "syntax-error", "unused-ignore"]
+    assert [row["name"] for row in rows] == [
+        "discarded-move",
+        "internal-error",
+        "syntax-error",
+        "unused-ignore",
+        "tentative",
+    ]
     assert "sections" not in rows[0]
 
 

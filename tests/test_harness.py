@@ -32,15 +32,15 @@ def found(row: int, rule: str = "lost-tensor", message: str = "it is lost", safe
 def test_markers_are_read_with_safety_text_and_line(write) -> None:
     fixture = write(
         "x  #~ lost-tensor\n"
-        'y  #~ lost-tensor [none] "the "text"" #~ lost-tensor [safe]\n'
+        'y  #~ lost-tensor [none] "the "text"" #~ lost-tensor? [safe]\n'
         "#~^^ lost-tensor [unsafe]\n"
         "#~^ reveals module on x.device\n"
     )
     assert fixture.markers == [
-        Marker(1, "lost-tensor", None, None),
-        Marker(2, "lost-tensor", "none", 'the "text"'),
-        Marker(2, "lost-tensor", "safe", None),
-        Marker(1, "lost-tensor", "unsafe", None),
+        Marker(1, "lost-tensor", False, None, None),
+        Marker(2, "lost-tensor", False, "none", 'the "text"'),
+        Marker(2, "lost-tensor", True, "safe", None),
+        Marker(1, "lost-tensor", False, "unsafe", None),
     ]
     assert fixture.reveals == [Reveal(3, "module on x.device")]
 
@@ -65,7 +65,7 @@ def test_a_marker_that_cannot_be_read_is_an_error_with_its_line(write, comment: 
 def test_the_first_line_selects_more_rules(write) -> None:
     fixture = write("#~ with: other-rule, third-rule\nx  #~ other-rule\n")
     assert fixture.rules == {"lost-tensor", "other-rule", "third-rule"}
-    assert fixture.markers == [Marker(2, "other-rule", None, None)]
+    assert fixture.markers == [Marker(2, "other-rule", False, None, None)]
 
 
 def test_findings_that_meet_their_markers_differ_in_nothing(write) -> None:

@@ -245,6 +245,14 @@ def test_nothing_is_reported_where_unused_ignore_is_not_enabled() -> None:
     assert check("x = 1  # devlint: ignroe  # devlint: ignore", Settings(ignore=("unused-ignore",))) == []
 
 
+def test_a_tentative_finding_is_kept_back_and_a_comment_for_it_is_of_use() -> None:
+    assert [(f.rule, f.group, f.level) for f in check("x = perhaps_fatal")] == [("fatal-name", "nursery", "warning")]
+    for text in ("x = perhaps_fatal", "x = perhaps_fatal  # devlint: ignore[fatal-name]"):
+        assert check(text, Settings()) == []
+    for name in ("fatal-name", "correctness", "nursery"):
+        assert left(f"x = perhaps_fatal  # devlint: ignore[{name}]") == []
+
+
 def test_the_comment_closest_to_the_line_is_the_one_that_is_used() -> None:
     text = "# devlint: ignore-file[fatal-name]\nx = fatal  # devlint: ignore[fatal-name]"
     assert left(text) == [(1, "unused-ignore")]
