@@ -31,9 +31,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def toy_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three rules about names stand for all others: the habits of the command line do not depend on which rules exist.
 
-    ``poor-name`` (performance): `poor` has a safe fix, `poorer` an unsafe one. ``fatal-name`` (correctness): `fatal`, and
-    tentatively `perhaps_fatal`.
-    ``trial-name`` (nursery): `trial`.
+    ``poor-name`` (performance): `poor` has a safe fix, `poorer` an unsafe one. ``fatal-name`` (correctness): `fatal`,
+    and tentatively `perhaps_fatal`. ``trial-name`` (nursery): `trial`.
     """
     import libcst as cst
 

@@ -8,9 +8,10 @@ files; ``fixtures/flow/`` asks the flow, and no rule. A fixture is read, never i
     y = x.to(device)     # no marker: no rule may speak here
     reveal_device(y)     #~ reveals device
 
-A marker is ``#~ rule`` (``#~ rule?`` for a tentative finding), then the safety of the fix (``[safe]``, ``[unsafe]``, or ``[none]`` for no fix) and a text that
-the message contains; both are compared only where they are given. ``#~^`` points one line up, ``#~^^`` two. Several
-markers may stand on one line. A first line ``#~ with: other-rule, another`` selects more rules.
+A marker is ``#~ rule`` (``#~ rule?`` for a tentative finding), then the safety of the fix (``[safe]``, ``[unsafe]``,
+or ``[none]`` for no fix) and a text that the message contains; both are compared only where they are given. ``#~^``
+points one line up, ``#~^^`` two. Several markers may stand on one line. A first line ``#~ with: other-rule, another``
+selects more rules.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ class FixtureError(Exception):
 
 
 def only(rules: Collection[str]) -> Settings:
-    """Settings that enable just these rules, with what they say tentatively. A syntax error stays one: it must not pass as a silent file."""
+    """Settings that enable just these rules, with what they say tentatively.
+
+    A syntax error stays one: it must not pass as a silent file.
+    """
     ignore = () if engine.UNUSED_IGNORE in rules else (engine.UNUSED_IGNORE,)
     return Settings(command_line=Selection(select=(*sorted(rules), engine.TENTATIVE), ignore=ignore))
 
