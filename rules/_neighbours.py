@@ -21,13 +21,15 @@ class Told:
     notes: Sequence[Note] = ()
     fix: Fix | None = None
     key: object = field(default=None)
+    tentative: bool = False
 
 
 def report_together(rule: Rule, found: Iterable[Told], apart: int = 1) -> None:
     """Report what stands in one statement, or in statements one below the other, or has one key, as one finding.
 
     ``apart``: how many statements further down the next one may stand. The first speaks, the others become notes, and
-    its fix mends all of them. What a fix mends safely is not mixed with what it does not.
+    its fix mends all of them. What a fix mends safely is not mixed with what it does not. One that is sure speaks for
+    those that are not.
     """
     groups: dict[object, list[Told]] = {}
     last: tuple[cst.CSTNode | None, int, object] = (None, -apart - 1, None)
@@ -41,7 +43,8 @@ def report_together(rule: Rule, found: Iterable[Told], apart: int = 1) -> None:
         groups.setdefault((key, safe), []).append(told)
     for first, *others in groups.values():
         notes = [*first.notes, *(rule.note(other.node, other.also) for other in others)]
-        rule.report(first.node, first.message, notes=notes, fix=_together([first, *others]))
+        tentative = first.tentative and all(other.tentative for other in others)
+        rule.report(first.node, first.message, notes=notes, fix=_together([first, *others]), tentative=tentative)
 
 
 def _position(rule: Rule, node: cst.CSTNode) -> tuple[cst.CSTNode | None, int]:

@@ -8,6 +8,7 @@ from devlint.finding import Edit, Fix
 from devlint.flow.facts import Move
 from devlint.flow.value import DEVICE
 from devlint.rule import Rule
+from devlint.rules._evident import is_evident
 from devlint.rules._made import Made, Named, head, is_stored, mentions_of, statement_in, through_a_name
 from devlint.rules._moves import destination
 from devlint.rules._neighbours import Told, report_together
@@ -34,21 +35,25 @@ class CreateThenMove(Rule):
     ## Example
     ```python
     import torch
+    from torch import nn
 
 
-    def causal(x: torch.Tensor):
-        mask = torch.ones(x.size(0), x.size(0)).to(x.device)
-        return x * mask.tril()
+    class Causal(nn.Module):
+        def forward(self, x):
+            mask = torch.ones(x.size(0), x.size(0)).to(x.device)
+            return x * mask.tril()
     ```
 
     ## Use instead
     ```python
     import torch
+    from torch import nn
 
 
-    def causal(x: torch.Tensor):
-        mask = torch.ones(x.size(0), x.size(0), device=x.device)
-        return x * mask.tril()
+    class Causal(nn.Module):
+        def forward(self, x):
+            mask = torch.ones(x.size(0), x.size(0), device=x.device)
+            return x * mask.tril()
     ```
 
     ## Fix safety
@@ -75,6 +80,12 @@ class CreateThenMove(Rule):
     for the numbering of what was just found (`torch.arange(len(torch.unique(x)))`). Silent where `self.device` may be
     the host's: it was read from another module in a constructor, or all callers move what they get once more. Silent,
     too, for `linspace` of integers, which a device rounds in another way, and for tensors without elements.
+
+    Tentative, and kept back unless that is selected: in a function that follows an argument and that the file calls
+    from no step, loop or module; where the host waits for something else in the same call or turn (`.item()`, a mask,
+    `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary; random
+    numbers of a written-out size, which stand for real data; and code marked `# Copied from` or put in the place of
+    another package's. Where the same function makes other memory with `device=`, only the last two hold.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
@@ -109,6 +120,7 @@ class CreateThenMove(Rule):
             also=f"so is what `{name}` makes here",
             notes=[self.note(made.factory, "it is made here, and used only where it is moved")] if named else [],
             fix=self._fix(move, made, named),
+            tentative=not is_evident(self, move, made),
         )
 
     def _is_empty(self, factory: cst.Call) -> bool:

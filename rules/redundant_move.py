@@ -13,6 +13,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import target_names
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
+from devlint.rules._copied import is_copied, refills
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import last_word, origin_note
@@ -58,6 +59,9 @@ class RedundantMove(Rule):
     not all of which are there before; for lines that another function has, too, and needs; and where the function makes
     the same name in the same way elsewhere and needs the move there. What one function does in several places is one
     finding.
+
+    Tentative, and kept back unless that is selected: in code marked `# Copied from` or put in the place of another
+    package's, which is kept alike, and in a branch that fills anew what a module keeps once that is too small.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -245,6 +249,10 @@ class RedundantMove(Rule):
             count += name in names and self.flow.function(assign) is function
         return count
 
+    def _is_kept_alike(self, move: Move) -> bool:
+        """Whether one would leave it: code that follows another project's, and what runs once in a long while."""
+        return is_copied(self, move.node) or refills(self, move.node)
+
     def _there(self, move: Move) -> Told:
         name = short(self.code(move.receiver))
         return Told(
@@ -253,6 +261,7 @@ class RedundantMove(Rule):
             also=f"`{name}` is there already, too",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._drop(move, "drop the move"),
+            tentative=self._is_kept_alike(move),
         )
 
     def _twice(self, first: Move, move: Move) -> Told:
@@ -265,6 +274,7 @@ class RedundantMove(Rule):
             f"`{name}` is moved to {where_first}, {twice}",
             also=f"`{name}` is moved to {where_first}, {twice}",
             fix=self._drop(first, "drop the first move") if plain else None,
+            tentative=self._is_kept_alike(move),
         )
 
     def _drop(self, move: Move, title: str) -> Fix | None:
