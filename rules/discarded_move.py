@@ -4,9 +4,12 @@ import re
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
-from devlint.flow.names import target_names
+from devlint.flow.facts import Move
+from devlint.flow.names import dotted, target_names
+from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import INSTANCE, LOADER, THING, Value
 from devlint.rule import Rule
@@ -53,9 +56,10 @@ class DiscardedMove(Rule):
     other leaves with `requires_grad`, which would stop being leaves.
 
     ## Limits
-    Silent where the receiver may be a module or an object that moves in place, and where a move is made for its
-    effect: to see whether it raises, to wake a device up, or to measure it; and in the `to`
-    of an object that a test makes up.
+    Silent where the receiver may be a module or an object that moves in place, where it is on that device already,
+    and where a move is made for its effect: to see whether it raises, to wake a device up, or to measure it; and in
+    the `to` of an object that a test makes up. Held back as tentative: what follows its module anyway, lengths, which
+    the host reads, and what nothing reads again before it is moved properly.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -83,13 +87,60 @@ class DiscardedMove(Rule):
             return
         if self._is_probe(node) or self._is_stub(node, call.func.attr.value):
             return
+        if move is not None and relation(value.place, move.target) == SAME:
+            return  # x = x.to(device); x.to(device)
         name = self.code(receiver)
         self.report(
             call,
             f"`{name}` is {target}, but the moved copy is discarded",
             notes=origin_note(self, f"`{name}`", value) if value.place.is_known else [],
             fix=self._fix(call, receiver, value),
+            tentative=not self._is_missed(call, receiver, move),
         )
+
+    def _is_missed(self, call: cst.Call, receiver: cst.BaseExpression, move: Move | None) -> bool:
+        """Whether something surely goes on with what was not moved, which is elsewhere."""
+        if move is not None and move.target.is_there and move.value.place.is_there:
+            # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
+            if relation(move.value.place, move.target) != DIFFERENT:
+                return False
+        if _LENGTHS.search(self.code(receiver)):
+            return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
+        reads = self._other_reads(call, receiver)
+        if isinstance(receiver, cst.Name):
+            return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
+        # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
+        return bool(reads) and not any(self._is_moved(read) for read in reads)
+
+    def _other_reads(self, call: cst.Call, receiver: cst.BaseExpression) -> list[cst.BaseExpression]:
+        """Where the receiver is read again, the next one first: a name in the function, ``self.x`` in the class."""
+        held = receiver
+        while isinstance(held, cst.Subscript):
+            held = held.value
+        path = dotted(held)
+        of_class = isinstance(held, cst.Attribute)
+        around = self.enclosing(call, cst.ClassDef if of_class else cst.FunctionDef) or self.source.module
+        reads = [node for node in tree.walk(around) if dotted(node) == path and self._is_read(node)]
+        later = [node for node in reads if self.source.comes_before(call, node) and node is not held]
+        recurs = of_class or self.flow.loop(call) is not None
+        return later + [node for node in reads if self.source.comes_before(node, call)] if recurs else later
+
+    def _is_read(self, node: cst.CSTNode) -> bool:
+        parent = self.parent(node)
+        if isinstance(parent, cst.Attribute):
+            return node is parent.value  # other.x
+        if isinstance(parent, cst.Arg):
+            return node is parent.value  # f(x=1)
+        return not isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Param | cst.For | cst.Del)
+
+    def _is_moved(self, node: cst.CSTNode) -> bool:
+        """Whether this is ``x`` of ``y = x.to(device)``, or of ``x.detach().cpu()``."""
+        func = self.parent(node)
+        while isinstance(func, cst.Attribute) and isinstance(call := self.parent(func), cst.Call):
+            if func.attr.value in table.MOVES:
+                return not isinstance(self.parent(call), cst.Expr)
+            func = self.parent(call)
+        return False
 
     def _returns_copy(self, value: Value, how: str) -> bool:
         """Whether the move of an object of the project makes a new object and leaves the old one as it was."""
