@@ -73,7 +73,8 @@ class DeviceComparedToString(Rule):
     Silent where the value may be a string: a parameter that is not annotated, or annotated as either, or has a
     string for a default, or is asked for a word that is no device; an attribute that is only called `device`; what
     one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
-    but moves to the host, which do no harm.
+    but moves to the host, which do no harm. Held back as tentative: what is a `torch.device` by its annotation only,
+    and `str(device) == "cuda"` unless the device is a tensor's.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -136,20 +137,33 @@ class DeviceComparedToString(Rule):
         return value.ref != OF_TENSOR and isinstance(value.origin, cst.Param) and text.partition(":")[0] not in _TYPES
 
     def _only_moves_there(self, node: cst.Comparison, text: str) -> bool:
-        """Whether the comparison guards nothing but moves to the place that it asks for."""
-        branch = self.parent(node)
-        if not isinstance(branch, cst.If) or branch.test is not node or branch.orelse is not None:
+        """Whether the comparison decides on nothing but moves to the place that it asks for, which change nothing."""
+        branch, equal = self.parent(node), isinstance(node.comparisons[0].operator, cst.Equal)
+        if not isinstance(branch, cst.If | cst.IfExp) or branch.test is not node:
             return False
-        if not isinstance(node.comparisons[0].operator, cst.NotEqual):
-            return False
-        calls = [node for node in tree.walk(branch.body) if isinstance(node, cst.Call)]
-        lines = branch.body.body
-        assigns = all(
-            isinstance(small, cst.Assign)
-            for line in lines
-            for small in (line.body if isinstance(line, cst.SimpleStatementLine) else (line,))
+        if isinstance(branch, cst.IfExp):  # x if x.device == "meta" else x.to("meta")
+            there, moved = (branch.body, branch.orelse) if equal else (branch.orelse, branch.body)
+            return isinstance(there, cst.Name | cst.Attribute) and self._is_moved(moved, text)
+        there_values, moved_values = _given(branch.body), self._given_otherwise(branch)
+        if not equal:  # if x.device != "cpu": x = x.to("cpu")
+            there_values, moved_values = [] if branch.orelse is None else moved_values, there_values
+        return (
+            bool(moved_values)
+            and there_values is not None
+            and all(dotted(value) not in ("", "None", "True", "False") for value in there_values)
+            and all(self._is_moved(value, text) for value in moved_values)
         )
-        return assigns and bool(calls) and all(self._moves_to(call, text) for call in calls)
+
+    def _given_otherwise(self, branch: cst.If) -> list[cst.BaseExpression] | None:
+        """What the other branch gives: ``if x.device == "meta": return x``, and what follows it."""
+        if branch.orelse is not None:
+            return _given(branch.orelse.body) if isinstance(branch.orelse, cst.Else) else None
+        block = self.parent(branch)
+        return _given(block, after=branch) if isinstance(block, cst.IndentedBlock) else None
+
+    def _is_moved(self, value: cst.BaseExpression, text: str) -> bool:
+        calls = [node for node in tree.walk(value) if isinstance(node, cst.Call)]
+        return bool(calls) and all(self._moves_to(call, text) for call in calls)
 
     def _moves_to(self, call: cst.Call, text: str) -> bool:
         func = call.func
@@ -180,6 +194,7 @@ class DeviceComparedToString(Rule):
             node,
             f"`{short(self.code(node))}` leaves out `{kind}:0` and the like, which have an index",
             fix=self.fix("compare its `type`", edits, safe=False),
+            tentative=value.ref != OF_TENSOR,  # it may never be told an index
         )
 
     def _chosen_here(self) -> Iterator[set[str]]:
@@ -238,7 +253,19 @@ class DeviceComparedToString(Rule):
 
     def _report(self, node: cst.CSTNode, device: cst.BaseExpression, what: str, texts: list[str]) -> None:
         message = f"`{short(self.code(device))}` is a `torch.device`, {what}"
-        self.report(node, message, notes=self._notes(device), fix=self._fix(device, texts))
+        fix, sure = self._fix(device, texts), self._is_surely(device)
+        self.report(node, message, notes=self._notes(device), fix=fix, tentative=not sure)
+
+    def _is_surely(self, device: cst.BaseExpression) -> bool:
+        """Whether it is a `torch.device` by more than an annotation: those are written of strings as well."""
+        value, name = self.flow.value(device), dotted(device)
+        if value.ref == OF_TENSOR or not isinstance(value.origin, cst.Param):
+            return True
+        function = self.flow.function(device)  # stream = torch.cuda.Stream() if device.type == "cuda" else None
+        return bool(name) and any(
+            node.attr.value in ("type", "index") and dotted(node.value) == name and self.flow.function(node) is function
+            for node in self.source.nodes_of(cst.Attribute)
+        )
 
     def _notes(self, device: cst.BaseExpression) -> list[Note]:
         value = self.flow.value(device)
@@ -265,6 +292,18 @@ class DeviceComparedToString(Rule):
             edits = self.insert_before(device, "str("), self.insert_after(device, ")")
             return self.fix("compare it as a string", *edits, safe=False)
         return None
+
+
+def _given(block: cst.BaseSuite, after: cst.CSTNode | None = None) -> list[cst.BaseExpression] | None:
+    """The values of a block of nothing but assignments and returns, of what stands behind ``after`` in it."""
+    lines = list(block.body)
+    found = []
+    for line in lines[lines.index(after) + 1 :] if after is not None else lines:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+            if not isinstance(small, cst.Assign | cst.Return) or small.value is None:
+                return None
+            found.append(small.value)
+    return found
 
 
 def _texts(values: Iterable[Value]) -> list[str] | None:

@@ -100,10 +100,9 @@ class DiscardedMove(Rule):
 
     def _is_missed(self, call: cst.Call, receiver: cst.BaseExpression, move: Move | None) -> bool:
         """Whether something surely goes on with what was not moved, which is elsewhere."""
-        if move is not None and move.target.is_there and move.value.place.is_there:
-            # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
-            if relation(move.value.place, move.target) != DIFFERENT:
-                return False
+        there = move is not None and move.target.is_there and move.value.place.is_there
+        if move is not None and there and relation(move.value.place, move.target) != DIFFERENT:
+            return False  # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
         if _LENGTHS.search(self.code(receiver)):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
         reads = self._other_reads(call, receiver)
