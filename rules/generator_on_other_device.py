@@ -10,6 +10,7 @@ from devlint.flow.place import DIFFERENT, HOST, Place, from_string, relation
 from devlint.flow.scope import Function
 from devlint.flow.value import DEVICE, GENERATOR, NONE, Value
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, where
@@ -63,7 +64,8 @@ class GeneratorOnOtherDevice(Rule):
     loaders, samplers and `random_split` are given is reported only where the default device is sure to be the host:
     nothing in the file sets another, and tensors around are made with `device=`. A generator that is handed in is
     reported only where the function neither looks at its device nor says where it draws, and not where the file itself
-    has a use for the function and never gives it a generator.
+    has a use for the function and never gives it a generator. Held back as tentative: a generator that is handed in,
+    and one on a device for what is drawn on the default device, which other files may have set.
 
     ## References
     - [torch.Generator](https://pytorch.org/docs/stable/generated/torch.Generator.html)
@@ -130,6 +132,8 @@ class GeneratorOnOtherDevice(Rule):
             f"`{what}` draws on {where(place)}, and `{code}` is on {where(generator.place)}",
             notes=notes,
             fix=self._fix(node, generator, place) if place.is_there else None,
+            # torch.rand(3, generator=torch.Generator(device="cuda"))  is right where others set the default device
+            tentative=place.is_host and argument(node, None, "device") is None,
         )
 
     def _fix(self, node: cst.Call, generator: Value, place: Place) -> Fix | None:
@@ -172,6 +176,7 @@ class GeneratorOnOtherDevice(Rule):
             node,
             f"`{name}` is handed in, and one that is on {where(move.target)} cannot draw on the host",
             fix=self.fix("draw where the generator is", edit, safe=False) if edit is not None else None,
+            tentative=True,  # callers may have none, or one on the host
         )
 
     def _only_called_here(self, function: Function) -> bool:
