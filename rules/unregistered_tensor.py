@@ -64,7 +64,8 @@ class UnregisteredTensor(Rule):
     ## Limits
     Silent where the tensor is moved at every use, registered later or on another path, or moved by the module's own
     `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device;
-    and in classes without a `forward` whose methods make all their tensors without a device.
+    and in classes without a `forward` whose methods make all their tensors without a device. Held back as tentative:
+    other classes without a `forward`, and attributes that other code sets on the module.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -91,11 +92,12 @@ class UnregisteredTensor(Rule):
                 continue
             if self._is_on_default_device(cls, meeting.node):
                 continue
+            sure = self._is_asked_as_module(cls) and not self._is_set_from_outside(name)
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
-                    self._report(statement, cls, name, meeting, "attribute", "it")
+                    self._report(statement, cls, name, meeting, "attribute", "it", sure=sure)
                 elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
-                    self._report(statement, cls, name, meeting, _CONTAINERS[value.kind], "what is in it")
+                    self._report(statement, cls, name, meeting, _CONTAINERS[value.kind], "what is in it", sure=sure)
 
     def _may_be_registered(self, statement: cst.CSTNode, value: Value) -> bool:
         """Whether a store makes a parameter, a buffer or a module of the attribute, on any path."""
@@ -145,8 +147,23 @@ class UnregisteredTensor(Rule):
             return False
         return any(function is used_in or used_in.name in function.self_calls for function in made.values())
 
+    def _is_asked_as_module(self, cls: Class) -> bool:
+        """Whether the class, or one that it is a base of, is called as modules are: others may never be moved."""
+        # class Guide(nn.Module): def model(self, x): ...; def guide(self, x): ...
+        return any(method in each.methods for each in (*cls.lineage, *cls.descendants) for method in _CALLED)
+
+    def _is_set_from_outside(self, name: str) -> bool:
+        """``net.mean = net.mean.to(device)``, by whoever has the module."""
+        return any(
+            isinstance(target.target, cst.Attribute)
+            and target.target.attr.value == name
+            and dotted(target.target.value) != "self"
+            for assign in self.source.nodes_of(cst.Assign)
+            for target in assign.targets
+        )
+
     def _report(
-        self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str
+        self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str, *, sure: bool
     ) -> None:
         self.report(
             statement,
@@ -159,6 +176,7 @@ class UnregisteredTensor(Rule):
                 )
             ],
             fix=self._fix(statement, cls, name) if container == "attribute" else None,
+            tentative=not sure,
         )
 
     def _fix(self, statement: cst.CSTNode, cls: Class, name: str) -> Fix | None:
@@ -196,6 +214,8 @@ class UnregisteredTensor(Rule):
 
 
 _REGISTERED = ("parameter", "buffer")
+#: What is called of a module that others move: by itself, by a trainer, by a metric.
+_CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
 _CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
 
 
