@@ -70,7 +70,7 @@ class UnregisteredModule(Rule):
     Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something
     that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one, which is how
     a module is hidden on purpose, and modules that the constructor is given are not reported, and neither are modules
-    without parameters and buffers.
+    without parameters and buffers. Held back as tentative: a container that no method but the constructor names.
 
     ## References
     - [torch.nn.ModuleList](https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
@@ -110,6 +110,7 @@ class UnregisteredModule(Rule):
             f"`self.{name}` is a plain {_PLAIN[container]}: the {what} in it are no part of `{cls.name}`{stay}",
             notes=notes,
             fix=self._fix(made[0], container, [value for _, value in held], parameters),
+            tentative=not self._is_used(cls, name),
         )
 
     def _is_below(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
@@ -146,6 +147,8 @@ class UnregisteredModule(Rule):
         if not isinstance(node, cst.Name):
             return False
         function = self.enclosing(node, cst.FunctionDef)
+        if function is not None and self._are_handed_on(node.value, function):
+            return True
         for other in tree.walk(function) if function is not None else ():
             if not isinstance(other, cst.Name) or other is node or other.value != node.value:
                 continue
@@ -158,6 +161,30 @@ class UnregisteredModule(Rule):
                 if not isinstance(call, cst.Call) or dotted(call.func) not in _LOOKS:
                     return True
         return False
+
+    def _are_handed_on(self, name: str, function: cst.FunctionDef) -> bool:
+        """``for layer, size in zip(layers, sizes): parts.append(layer)``, where all of them go somewhere else as well."""
+        for loop in tree.walk(function.body):
+            if not isinstance(loop, cst.For) or name not in _names(loop.iter):
+                continue
+            bound: set[str] = set()
+            target_names(loop.target, bound)
+            for call in tree.walk(loop.body):
+                if isinstance(call, cst.Call) and dotted(call.func) not in _LOOKS:
+                    if any(isinstance(arg.value, cst.Name) and arg.value.value in bound for arg in call.args):
+                        return True
+        return False
+
+    def _is_used(self, cls: Class, name: str) -> bool:
+        """Whether a method other than the constructor does something with what is in the container."""
+        path = f"self.{name}"
+        return any(
+            isinstance(node, cst.Attribute) and dotted(node) == path
+            for owner in (*cls.lineage, *cls.descendants)
+            for method in owner.methods.values()
+            if method.name != "__init__"
+            for node in tree.walk(method.node.body)
+        )
 
     def _takes_care(self, cls: Class, name: str) -> bool:
         """Whether the class takes care of what is in the container: registers it, or moves it."""
@@ -242,6 +269,10 @@ _LOOKS = frozenset(
     "len enumerate zip reversed list tuple iter next range print isinstance issubclass sorted str type id repr map "
     "filter any all max min sum dict set append insert extend".split()
 )
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    return {each.value for each in tree.walk(node) if isinstance(each, cst.Name)}
 
 
 def _is_torchs(cls: Class) -> bool:
