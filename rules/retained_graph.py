@@ -30,6 +30,8 @@ from devlint.rules._training import (
 _EMPTYING = ("clear", "pop", "popleft")
 #: The history of so many steps is small: `backward()` has freed what it saved.
 _FEW_STEPS = 100
+#: And that of so many is not.
+_MANY_STEPS = 2000
 
 
 @dataclass(eq=False)
@@ -94,7 +96,8 @@ class RetainedGraph(Rule):
     Silent where the sum goes backward itself, where `backward(retain_graph=True)` keeps the graph for more, where the
     list is emptied or bound anew in each step, or again and again after a few (`if step % accumulate == 0:`, or where
     the optimizer steps), and in loops of a few iterations. A loss that is only evaluated is reported as
-    `inference-with-grad`.
+    `inference-with-grad`. Held back as tentative: outputs of the model, and loops `for epoch in range(epochs)` of one
+    step each.
 
     ## References
     - [Frequently asked questions: my model reports "cuda runtime error: out of memory"](https://pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory)
@@ -165,7 +168,9 @@ class RetainedGraph(Rule):
                 if self._same_step(bodies, body, keep, path, backward) and self._outlives(
                     body, keep, loop_around(self.flow, backward.node)
                 ):
-                    self._report(keep, part, backward.node, safe=True)
+                    loss = path in backward.paths or LOSS_NAME.search(path) is not None
+                    sure = loss and self._recurs_often(loop_around(self.flow, keep.node))
+                    self._report(keep, part, backward.node, safe=True, sure=sure)
                     return True
         return False
 
@@ -370,7 +375,7 @@ class RetainedGraph(Rule):
             body = bodies.of(flow.function(keep.node))
             spent = returning[function].backwards[0]
             if self._outlives(body, keep, loop):
-                self._report(keep, part, spent.node, safe=bool(name))
+                self._report(keep, part, spent.node, safe=bool(name), sure=self._recurs_often(loop))
                 return
 
     def _called(self, call: cst.BaseExpression | None) -> Function | None:
@@ -378,13 +383,33 @@ class RetainedGraph(Rule):
 
     # what is said -------------------------------------------------------------------------------
 
-    def _report(self, keep: Keep, part: cst.BaseExpression, backward: cst.CSTNode, *, safe: bool) -> None:
+    def _recurs_often(self, loop: Loop | None) -> bool:
+        """Whether the loop is one over batches, or may go on for ever: a few hundred small graphs are no matter."""
+        # for epoch in range(epochs): loss = criterion(model(graph), labels); ...; losses.append(loss)
+        if not isinstance(loop, cst.For) or loop_around(self.flow, loop) is not None:
+            return True
+        over = loop.iter
+        while isinstance(over, cst.Call) and dotted(over.func).rpartition(".")[2] == "tqdm" and over.args:
+            over = over.args[0].value
+        if not isinstance(over, cst.Call) or dotted(over.func).rpartition(".")[2] not in ("range", "trange"):
+            return True
+        names = {name for arg in over.args for name in paths_in(arg.value)}
+        bounds = [arg.value for arg in over.args]
+        bounds += [  # STEPS = 10_000_000
+            assign.value
+            for assign in self.source.nodes_of(cst.Assign)
+            if any(dotted(target.target) in names for target in assign.targets)
+        ]
+        return any(isinstance(each, cst.Integer) and each.evaluated_value > _MANY_STEPS for each in bounds)
+
+    def _report(self, keep: Keep, part: cst.BaseExpression, backward: cst.CSTNode, *, safe: bool, sure: bool) -> None:
         holder, what = short(self.code(keep.holder)), short(self.code(part))
         self.report(
             keep.node,
             f"`{holder}` keeps the autograd history of every step, for `{what}` is kept with its own",
             notes=[self.note(backward, "it goes backward from here, and nothing needs its history after that")],
             fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=safe),
+            tentative=not sure,
         )
 
 

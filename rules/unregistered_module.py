@@ -163,16 +163,17 @@ class UnregisteredModule(Rule):
         return False
 
     def _are_handed_on(self, name: str, function: cst.FunctionDef) -> bool:
-        """``for layer, size in zip(layers, sizes): parts.append(layer)``, where all of them go somewhere else as well."""
+        """``for layer, size in zip(layers, sizes): parts.append(layer)``, where all go somewhere else, too."""
         for loop in tree.walk(function.body):
             if not isinstance(loop, cst.For) or name not in _names(loop.iter):
                 continue
             bound: set[str] = set()
             target_names(loop.target, bound)
             for call in tree.walk(loop.body):
-                if isinstance(call, cst.Call) and dotted(call.func) not in _LOOKS:
-                    if any(isinstance(arg.value, cst.Name) and arg.value.value in bound for arg in call.args):
-                        return True
+                if not isinstance(call, cst.Call) or dotted(call.func) in _LOOKS:
+                    continue
+                if any(dotted(arg.value) in bound for arg in call.args):
+                    return True
         return False
 
     def _is_used(self, cls: Class, name: str) -> bool:
