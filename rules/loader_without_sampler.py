@@ -6,10 +6,12 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.loops import loop_of
+from devlint.flow.names import dotted
 from devlint.flow.value import LOADER, Value
 from devlint.rule import Rule
 from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, is_none, takes_more, wrappings
 from devlint.rules._moves import short
+from devlint.testcode import is_test_file
 
 #: Whatever gives each process a part of the data, or makes data that is different in each.
 _SHARES = re.compile(
@@ -63,7 +65,8 @@ class LoaderWithoutSampler(Rule):
 
     ## Limits
     Silent where the loader is made in another function, where the file names samplers, shards, splits or subsets, or
-    makes its data at random.
+    makes its data at random. Held back as tentative: tests, and data that are handed in and not shuffled, which may
+    share themselves out.
 
     Not proved by running: it takes several processes.
 
@@ -87,7 +90,20 @@ class LoaderWithoutSampler(Rule):
                 loader,
                 f"each process goes through all of `{short(self.code(loader.args[0].value))}`: nothing shares it out",
                 notes=[self.note(wrapped[function], "one model is trained by several processes")],
+                tentative=not self._is_whole(loader) or is_test_file(self.source.path),
             )
+
+    def _is_whole(self, loader: cst.Call) -> bool:
+        """Whether the data are known not to share themselves out: an iterable data set cannot be shuffled."""
+        shuffle, data = argument(loader, 2, "shuffle"), loader.args[0].value
+        return dotted(shuffle) == "True" or (
+            isinstance(data, cst.Name)
+            and any(
+                isinstance(assign.value, cst.Call) and dotted(target.target) == data.value
+                for assign in self.source.nodes_of(cst.Assign)
+                for target in assign.targets
+            )
+        )
 
     def _takes_all(self, loader: cst.Call) -> bool:
         if takes_more(loader) or not loader.args or NOT_TRAINED_ON.search(bound_name(self.flow, loader)):

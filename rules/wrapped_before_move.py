@@ -52,7 +52,8 @@ class WrappedBeforeMove(Rule):
     have state on the host.
 
     ## Limits
-    Silent where it is not known where the model is and nothing moves it afterwards in the same function.
+    Silent where it is not known where the model is and nothing moves it afterwards in the same function. Held back as
+    tentative: a model that is moved afterwards, and may have been there before.
 
     Not proved by running: it takes a process group on a device.
 
@@ -85,6 +86,7 @@ class WrappedBeforeMove(Rule):
                     call,
                     f"`{short(self.code(model))}` is wrapped before it is moved to its device",
                     notes=[self.note(move.node, "it is moved here")],
+                    tentative=not value.place.is_host,  # def wrap(model): model = DDP(model); return model.to(device)
                 )
 
     def _moved_after(self, call: cst.Call) -> Move | None:
