@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ from devlint.rules._training import (
     under_no_grad,
 )
 
+#: What gives another batch each time.
+_DRAWS = re.compile(r"(^|\.)(next|(\w+_)?batch(_\w+)?)$")
 _EMPTYING = ("clear", "pop", "popleft")
 #: The history of so many steps is small: `backward()` has freed what it saved.
 _FEW_STEPS = 100
@@ -393,6 +396,8 @@ class RetainedGraph(Rule):
             over = over.args[0].value
         if not isinstance(over, cst.Call) or dotted(over.func).rpartition(".")[2] not in ("range", "trange"):
             return True
+        if any(isinstance(each, cst.Call) and _DRAWS.search(dotted(each.func)) for each in tree.walk(loop.body)):
+            return True  # for step in range(steps): x, y = next(batches)
         names = {name for arg in over.args for name in paths_in(arg.value)}
         bounds = [arg.value for arg in over.args]
         bounds += [  # STEPS = 10_000_000
