@@ -143,6 +143,12 @@ def is_dead(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a node stands under a flag of its function or method that is off, and that no call in the file sets:
     ``def attend(q, causal=False): if causal: ...``."""
     function = rule.flow.function(node)
+    return function is not None and bool(calls_of(rule, function)) and is_switched_off(rule, node)
+
+
+def is_switched_off(rule: Rule, node: cst.CSTNode) -> bool:
+    """Likewise, where it may be that nobody in the file calls the function."""
+    function = rule.flow.function(node)
     if function is None or function.outer is not None:
         return False
     off = {
@@ -161,17 +167,16 @@ def is_dead(rule: Rule, node: cst.CSTNode) -> bool:
 
 
 def _is_never_set(rule: Rule, function: Function, flag: str, position: int) -> bool:
-    calls = _calls_of(rule, function)
-    for call in calls:
+    for call in calls_of(rule, function):
         given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == flag]
         if any(arg.star for arg in call.args) or sum(arg.keyword is None for arg in call.args) > position:
             return False
         if any(not isinstance(value, cst.Name) or value.value != "False" for value in given):
             return False
-    return bool(calls)
+    return True
 
 
-def _calls_of(rule: Rule, function: Function) -> list[cst.Call]:
+def calls_of(rule: Rule, function: Function) -> list[cst.Call]:
     """The calls in the file of what bears a function's name, or a method's: ``self.attend(q)``."""
     found = []
     for call in rule.source.nodes_of(cst.Call):
@@ -185,7 +190,7 @@ def _calls_of(rule: Rule, function: Function) -> list[cst.Call]:
 
 def _is_callback(rule: Rule, function: Function) -> bool:
     """Whether others call a function, with what only they know: ``@converts("*.weight")``, ``def merge(ctx, q, k)``."""
-    return function.is_replaced and not function.device_aware and not _calls_of(rule, function)
+    return function.is_replaced and not function.device_aware and not calls_of(rule, function)
 
 
 def _believed(rule: Rule, meeting: Meeting) -> bool:

@@ -11,6 +11,7 @@ from devlint.flow.value import FUNCTION, INSTANCE, THING, Value
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, where
+from devlint.rules._shown import is_chosen
 
 
 class InputNotMoved(Rule):
@@ -57,7 +58,8 @@ class InputNotMoved(Rule):
     ## Limits
     Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`, for a
     model whose methods move anything, and for one that is made in another file unless it is handed moved inputs, too.
-    Silent also where a data set or a collate function may give tensors that are on the device already.
+    Silent also where a data set or a collate function may give tensors that are on the device already. Tentative where
+    the model's device is an argument (`device=None`) that no call in the file gives.
 
     ## References
     - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
@@ -103,6 +105,7 @@ class InputNotMoved(Rule):
             f"`{name}` is on the host, and `{model}` is on {where(feeding.module.place)}",
             notes=notes,
             fix=self._fix(feeding),
+            tentative=not is_chosen(self, feeding.module),
         )
 
     # where the input comes from --------------------------------------------------------------------

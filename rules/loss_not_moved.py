@@ -9,6 +9,7 @@ from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, where
+from devlint.rules._shown import is_shown
 
 
 class LossNotMoved(Rule):
@@ -57,7 +58,8 @@ class LossNotMoved(Rule):
 
     ## Limits
     Silent for a loss that is an attribute of a module, and moves with it, for weights whose place is not known, and for
-    metrics that keep what they are given in lists.
+    metrics that keep what they are given in lists. Tentative where nothing but a parameter says that what it is called
+    with is on a device, as for `tensor-without-device`.
 
     ## References
     - [torch.nn.CrossEntropyLoss](https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
@@ -89,6 +91,7 @@ class LossNotMoved(Rule):
             f"`{name}` is never moved: its {what} is on the host, and meets `{there}` on {where(meeting.there.place)}",
             notes=[self.note(meeting.node, "they meet here")],
             fix=self._fix(made, meeting),
+            tentative=not is_shown(self, meeting),
         )
 
     def _fix(self, made: cst.Call, meeting: Meeting) -> Fix | None:

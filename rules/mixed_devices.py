@@ -9,6 +9,7 @@ from devlint.rule import Rule
 from devlint.rules._meetings import meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, where
+from devlint.rules._shown import is_shown
 
 
 class MixedDevices(Rule):
@@ -65,6 +66,7 @@ class MixedDevices(Rule):
     What a function was handed counts as being on a device where the file has to do with devices and no call in it says
     otherwise. A zero-dimensional host tensor may mix with device tensors and is not reported. Tensors made by
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
+    Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
@@ -88,6 +90,7 @@ class MixedDevices(Rule):
                 f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}",
                 notes=[self.note(meeting.host.origin, f"{how} here")],
                 fix=self._fix(meeting),
+                tentative=not is_shown(self, meeting),
             )
 
     def _how(self, meeting: Meeting) -> str | None:

@@ -12,6 +12,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note, where
+from devlint.rules._shown import is_surely_there
 
 
 class NumpyOnDeviceTensor(Rule):
@@ -61,6 +62,8 @@ class NumpyOnDeviceTensor(Rule):
     Silent where the tensor's device is not known, and where an `except` around the call catches the error.
     A tensor that is on the host is reported only where it surely requires gradients in the same function:
     its callers may have turned them off. Functions that read no values (`np.shape`, `np.squeeze`) are silent.
+    Tentative for what a function was handed, unless that is a model which the file hands moved inputs, and for a device
+    that is an argument (`device=None`) which no call in the file gives.
 
     ## References
     - [torch.Tensor.numpy](https://pytorch.org/docs/stable/generated/torch.Tensor.numpy.html)
@@ -108,6 +111,7 @@ class NumpyOnDeviceTensor(Rule):
             also=f"{what} cannot read `{name}` either",
             notes=notes,
             fix=self._fix(use) if is_tensor else None,
+            tentative=use.value.place.is_there and not is_surely_there(self, use.value),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )

@@ -14,6 +14,7 @@ from devlint.rule import Rule
 from devlint.rules._meetings import given_back, is_dead, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
+from devlint.rules._shown import is_followed, is_shown
 
 
 class TensorWithoutDevice(Rule):
@@ -79,6 +80,12 @@ class TensorWithoutDevice(Rule):
     call of the file, and where what was made meets others on the host as well. A tensor that a function was handed
     counts as being on a device where the file has to do with devices, is not about data or tests, and no call in it
     hands over what is on the host; in a function that a decorator takes and nobody calls, where that speaks of devices.
+
+    Tentative where nothing but such a parameter says that the other side is on a device, unless `forward` or a training
+    step runs the code, the function makes another tensor follow that very parameter, or the tensor takes the place of
+    an optional argument that was left out. Tentative, too, in files that export models, in tests that do not move what
+    they run, below a flag that is off by default, and where the device is an argument (`device=None`) that no call in
+    the file gives.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -161,6 +168,7 @@ class TensorWithoutDevice(Rule):
             f"`{name}` makes this tensor on the host, and it meets `{short(there)}` on {where(meeting.there.place)}",
             notes=[*met, *origin_note(self, f"`{short(there)}`", meeting.there)],
             fix=fix,
+            tentative=not is_shown(self, meeting) or _has_no_room(factory, meeting),
         )
 
     def _rebuilt(self, node: cst.If, reported: set[cst.CSTNode]) -> None:
@@ -219,6 +227,7 @@ class TensorWithoutDevice(Rule):
             f"{where(meeting.there.place)}",
             notes=[self.note(meeting.there_node, f"`{there}` {done} here")],
             fix=self._fix(factory, meeting),
+            tentative=not is_followed(self, meeting),
         )
 
     def _fix(self, factory: cst.Call, meeting: Meeting) -> Fix | None:
@@ -230,6 +239,17 @@ class TensorWithoutDevice(Rule):
         random = entry is not None and entry.values == "random"
         title = f"make it there: `device={device}`" + (" (draws other random numbers)" if random else "")
         return self.fix(title, edit, safe=not random)
+
+
+def _has_no_room(factory: cst.Call, meeting: Meeting) -> bool:
+    """``loss += torch.zeros(1)``: where the loss has no dimensions, that raises on the host as well."""
+    into = meeting.node.target if isinstance(meeting.node, cst.AugAssign) else None
+    if into is not meeting.there_node or meeting.there.zero is False:
+        return False
+    sizes = [arg.value for arg in factory.args if arg.keyword is None]
+    if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple) and len(sizes[0].elements) == 1:
+        return True  # torch.tensor([0.0])
+    return len(sizes) == 1 and isinstance(sizes[0], cst.Integer) and sizes[0].value == "1"
 
 
 def _device_comparisons(test: cst.BaseExpression) -> Iterator[tuple[str, str]]:

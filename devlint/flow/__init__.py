@@ -163,9 +163,14 @@ class Flow:
         function = self.function(node)
         if function is None or function.role != DEVICE_SIDE:
             return False
+        return function in self.step_functions and steps.runs_each_time(self, function, node)
+
+    @property
+    def step_functions(self) -> frozenset[Function]:
+        """The functions that run in each call of a module's ``forward`` or ``training_step``."""
         if self._steps is None:
             self._steps = steps.functions(self)
-        return function in self._steps and steps.runs_each_time(self, function, node)
+        return self._steps
 
     def describe(self) -> Iterator[tuple[cst.CSTNode, str]]:
         """Every expression the flow has an opinion on, with that opinion."""

@@ -1,0 +1,273 @@
+"""What shows that a value is on a device, where the code alone only allows that it is.
+
+A parameter may be on the host for all that a function says. Who finds fault with that needs more: the code names the
+device, is run by ``forward``, or makes something else follow that very parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.facts import Meeting
+from devlint.flow.hypothesis import names_device, numbers_device
+from devlint.flow.names import dotted
+from devlint.flow.place import HOST, Place, from_string
+from devlint.flow.scope import Function
+from devlint.flow.steps import is_under_test
+from devlint.flow.value import TENSOR, THING, Value
+from devlint.rule import Rule
+from devlint.rules._meetings import calls_of, is_switched_off
+from devlint.rules._places import last_word
+from devlint.testcode import is_test_file, near
+
+#: Files that bring a model into another format, which is done on the host.
+_EXPORTS = re.compile(r"(^|[/_])(export\w*|onnx\w*|caffe2|tensorrt|trt|coreml|tflite|openvino|convert\w*)([/_.]|$)")
+_CALLS_EXPORT = re.compile(r"\bonnx\.export\(|\bjit\.trace\(")
+#: Files whose modules may run where data is read, before anything is moved.
+_OF_DATA = re.compile(
+    r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|transforms?|augment\w*|tokeniz\w+|features?)([/_.]|$)"
+)
+#: Names of what holds the settings of a program, the device among them.
+_SETTINGS = re.compile(
+    r"^(args?|opts?|options?|cfg|conf|config|hparams|hps?|params|settings|flags|FLAGS|accelerator|fabric|trainer)$"
+)
+
+
+def is_shown(rule: Rule, meeting: Meeting) -> bool:
+    """Whether the other side of a meeting is on a device by more than a parameter that may be anywhere."""
+    if is_switched_off(rule, meeting.node):
+        return False
+    if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
+        return True
+    function = rule.flow.function(meeting.node)
+    if function is None or _is_on_host_there(rule):
+        return False
+    if _comes_from_module(rule, meeting):
+        return not _is_called_by_nobody(rule, function)
+    return (
+        _runs_in_forward(rule, function, meeting.node)
+        or _others_follow(rule, function, meeting)
+        or _stands_in_for_default(rule, function, meeting)
+    )
+
+
+def is_surely_there(rule: Rule, value: Value) -> bool:
+    """Whether a value is on a device by more than a parameter that may be anywhere."""
+    return is_chosen(rule, value) or (value.place.name == "self" and not _is_on_host_there(rule))
+
+
+def is_followed(rule: Rule, meeting: Meeting) -> bool:
+    """Whether what is given back besides what is made on the host is where the function is told, or makes others."""
+    function = rule.flow.function(meeting.node)
+    if is_chosen(rule, meeting.there):
+        return True
+    return function is not None and not _is_on_host_there(rule) and _others_follow(rule, function, meeting)
+
+
+def _is_on_host_there(rule: Rule) -> bool:
+    """Whether modules may stay on the host in a file: tests hand them what they made there, and exports trace them."""
+    path = "/".join(near(rule.source.path))
+    return (
+        is_test_file(rule.source.path)
+        or _EXPORTS.search(path) is not None
+        or _CALLS_EXPORT.search(rule.source.text) is not None
+    )
+
+
+# the code says which device -----------------------------------------------------------------------
+
+
+def is_chosen(rule: Rule, value: Value) -> bool:
+    """Whether the code names the device that a value is on, and not by an argument that everybody leaves out."""
+    place = value.place
+    if place.kind == "fixed":
+        return True
+    if place.kind != "device":
+        return False
+    if not place.name:
+        # model.to(torch_device): the code moves it, whatever that is
+        move = rule.flow.move(value.origin) if value.origin is not None else None
+        return move is not None and move.target.is_there
+    head, dot, _ = place.name.partition(".")
+    is_named = names_device(last_word(place.name)) or numbers_device(last_word(place.name))
+    if head == "self":
+        return bool(dot) and is_named and _is_told_to_constructor(rule, place)
+    if dot:
+        return is_named and _SETTINGS.match(head) is not None  # not layout.device, which is wherever the layout is
+    function = next((f for f in rule.flow.scope.functions.values() if f.scope == place.scope), None)
+    if function is None or head not in function.param_names:
+        return True  # home = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not is_named:
+        return _is_fed_there(rule, place)
+    return head in function.assigned or _is_told(rule, function, head)
+
+
+def _is_fed_there(rule: Rule, place: Place) -> bool:
+    """``def evaluate(model, loader, device): model(x.to(device))``: a model that is handed what has been moved."""
+    return any(
+        feeding.module.place == place and feeding.value.place != place and is_chosen(rule, feeding.value)
+        for feeding in rule.flow.facts.feedings.values()
+    )
+
+
+def _is_told_to_constructor(rule: Rule, place: Place) -> bool:
+    """``self.device``, unless that is a parameter of the constructor that nobody in the file gives."""
+    cls = next((c for c in rule.flow.scope.classes.values() if c.scope == place.scope), None)
+    name = place.name.removeprefix("self.")
+    for statement, _ in rule.flow.stores(cls, name) if cls is not None else ():
+        setter = rule.flow.function(statement)
+        given = dotted(statement.value) if isinstance(statement, cst.Assign) else ""
+        if setter is not None and given in setter.param_names - setter.assigned and not _is_told(rule, setter, given):
+            return False
+    return True
+
+
+def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, ...] = ()) -> bool:
+    """Whether callers have to say what a parameter is, do, or get an accelerator where they do not:
+    ``def draw(n, device=None)`` that nobody tells a device works on the host."""
+    position, param = next((n, p) for n, p in enumerate(function.params) if p.name.value == name)
+    if param.default is None or _is_accelerator(rule, param.default):
+        return True
+    at = position - function.takes_self
+    for call in _calls(rule, function):
+        given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
+        unnamed = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+        given += unnamed[at : at + 1] if param in function.positional else []
+        for each in given:
+            caller = rule.flow.function(call)
+            if caller is not None and dotted(each) in caller.param_names - caller.assigned:
+                # def draw_all(device=None): return draw(3, device)
+                if caller not in asked and _is_told(rule, caller, dotted(each), (*asked, function)):
+                    return True
+            elif not _leaves_on_host(rule, each):
+                return True
+    return False
+
+
+def _calls(rule: Rule, function: Function) -> list[cst.Call]:
+    calls = calls_of(rule, function)
+    if function.cls is not None and function.name == "__init__":
+        calls += [call for call in rule.source.nodes_of(cst.Call) if dotted(call.func) == function.cls.name]
+    return calls
+
+
+def _is_accelerator(rule: Rule, default: cst.BaseExpression) -> bool:
+    if isinstance(default, cst.SimpleString):
+        return from_string(str(default.evaluated_value)).is_there
+    return rule.flow.value(default).place.is_there
+
+
+def _leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
+    if isinstance(given, cst.SimpleString):
+        return from_string(str(given.evaluated_value)) == HOST
+    return rule.code(given) == "None" or rule.flow.value(given).place == HOST
+
+
+# the model runs it --------------------------------------------------------------------------------
+
+
+def _comes_from_module(rule: Rule, meeting: Meeting) -> bool:
+    """Whether it is the module's own, or computed with that: ``x * self.scale``."""
+    return any(rule.flow.value(part).place.name == "self" for part in tree.walk(meeting.there_node))
+
+
+def _is_called_by_nobody(rule: Rule, function: Function) -> bool:
+    """``def _rotate(self, x)``, of which the file has no other mention."""
+    if not function.name.startswith("_") or function.name.endswith("__"):
+        return False
+    return not any(
+        n.value == function.name and rule.parent(n) is not function.node for n in rule.source.nodes_of(cst.Name)
+    )
+
+
+def _runs_in_forward(rule: Rule, function: Function, node: cst.CSTNode) -> bool:
+    """Whether ``forward`` or a training step runs a node with what it was handed."""
+    if _OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
+        return False
+    if function.cls is not None:
+        return True
+    # def drop(x, rate=0.0): if rate == 0.0: return x   a plain function may be for others as well
+    return not is_under_test(rule.flow, function, node) and not _may_have_left(rule, function, node)
+
+
+def _may_have_left(rule: Rule, function: Function, node: cst.CSTNode) -> bool:
+    before, _ = rule.source.offsets(node)
+    return any(
+        isinstance(each, cst.Return) and rule.source.offsets(each)[1] < before for each in tree.walk(function.node.body)
+    )
+
+
+# its neighbours -----------------------------------------------------------------------------------
+
+
+def _others_follow(rule: Rule, function: Function, meeting: Meeting) -> bool:
+    """Whether the function makes another tensor where that very parameter is: this one was forgotten."""
+    name = meeting.there.place.name.partition(".")[0]
+    if name not in function.param_names or names_device(name):
+        return False
+    return any(
+        call is not meeting.host.origin and not _leaves_alone(rule, call, meeting.node)
+        for call in _made_to_follow(rule, function, name)
+    )
+
+
+def _made_to_follow(rule: Rule, function: Function, name: str) -> Iterator[cst.Call]:
+    """``torch.zeros(n, device=x.device)``, ``torch.ones(n).to(x)``, ``x.new_zeros(n)``. What is moved says less:
+    ``torch.from_numpy(a).to(x.device)`` is needed where all that torch makes is on a device by default."""
+    followed = {name, f"{name}.device"}
+    for node in tree.walk(function.node.body):
+        if isinstance(node, cst.Assign) and dotted(node.value) == f"{name}.device":
+            followed |= {dotted(target.target) for target in node.targets}
+        elif isinstance(node, cst.Call) and _follows(rule, node, name, followed):
+            yield node
+
+
+def _follows(rule: Rule, call: cst.Call, name: str, followed: set[str]) -> bool:
+    func = call.func
+    if rule.flow.factory(call) is not None:
+        return any(_is_device(arg) and dotted(arg.value) in followed for arg in call.args)
+    if not isinstance(func, cst.Attribute):
+        # kernel = gaussian_kernel(size, image.device)
+        return any(dotted(arg.value) in followed - {name} for arg in call.args)
+    if func.attr.value in ("to", "type_as"):
+        made = any(rule.flow.factory(part) is not None for part in tree.walk(func.value))
+        return made and bool(call.args) and dotted(call.args[0].value) in followed
+    return func.attr.value.startswith("new_") and dotted(func.value) == name
+
+
+def _is_device(arg: cst.Arg) -> bool:
+    return arg.keyword is not None and arg.keyword.value == "device"
+
+
+def _leaves_alone(rule: Rule, call: cst.Call, node: cst.CSTNode) -> bool:
+    """``if not len(masks): return torch.zeros(0, 4, device=masks.device)``: what is left early is another matter."""
+    test = rule.enclosing(call, cst.If)
+    while test is not None:
+        inside = any(each is node for each in tree.walk(test))
+        if not inside and any(isinstance(each, cst.Return | cst.Raise | cst.Continue) for each in tree.walk(test.body)):
+            return True
+        test = rule.enclosing(test, cst.If)
+    return False
+
+
+def _stands_in_for_default(rule: Rule, function: Function, meeting: Meeting) -> bool:
+    """``def scm(x: Tensor, mask: Tensor = None): if mask is None: mask = torch.ones(4)``: who may leave it out."""
+    if function.name.startswith("_") or meeting.there.kind not in (TENSOR, THING):
+        return False
+    other = next((p for p in function.params if p is meeting.there.origin), None)
+    if other is None or other.annotation is None or "Tensor" not in rule.code(other.annotation.annotation):
+        return False
+    optional = {p.name.value for p in function.params if p.default is not None and rule.code(p.default) == "None"}
+    names = {n.value for n in tree.walk(meeting.host_node) if isinstance(n, cst.Name)} & optional
+    return any(
+        isinstance(node, cst.If)
+        and rule.code(node.test) in {f"{name} is None" for name in names}
+        and any(
+            isinstance(each, cst.Assign) and dotted(each.targets[0].target) in names for each in tree.walk(node.body)
+        )
+        for node in tree.walk(function.node.body)
+    )
