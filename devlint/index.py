@@ -372,16 +372,6 @@ class View:
             todo += self._bases(found)
         return None
 
-    def lacks(self, module: str) -> bool:
-        """Whether the project holds the package that a module is named in, and no such module: nobody can import it."""
-        folder, _, last = module.rpartition(".")
-        if not folder or folder.startswith(".") or module.partition(".")[0] in _OUTSIDE:
-            return False
-        roots, facts = self.index.roots(self.path)
-        self.facts |= facts
-        top = [root for root in roots if self._ask(root, f"entry {module.partition('.')[0]}") in ("package", "both")]
-        return bool(top) and not any(self._ask(os.path.join(root, *folder.split(".")), f"entry {last}") for root in top)
-
     def starred(self, package: str) -> Iterable[str]:
         """The names that ``from package import *`` binds, where that is a file of the project."""
         path = self._module(package, self.path)

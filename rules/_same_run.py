@@ -32,6 +32,7 @@ def is_of_same_run(rule: Rule, call: cst.Call) -> bool:
             and (
                 _is_written_by_callers(rule, call, function)
                 or _goes_backward_above(rule, call, function)
+                or _callers_train_above(rule, function)
                 or _is_kept_by_fitted(rule, call, function)
                 or _stops_early(function)
             )
@@ -87,6 +88,15 @@ def _goes_backward_above(rule: Rule, call: cst.Call, function: Function) -> bool
         node.attr.value == "backward" and rule.source.offsets(node)[0] < at and rule.flow.function(node) is function
         for node in rule.source.nodes_of(cst.Attribute)
     )
+
+
+def _callers_train_above(rule: Rule, function: Function) -> bool:
+    """``best = train(net, loader); evaluate(net, best)``: whoever calls the function has trained just before."""
+    calls = [(call, function_of(rule.flow, call)) for call in rule.source.nodes_of(cst.Call)]
+    trains = {rule.flow.function(node) for node in rule.source.nodes_of(cst.Attribute) if node.attr.value == "backward"}
+    trainings = [call for call, called in calls if called is not None and called in trains]
+    callers = [call for call, called in calls if called is function and rule.flow.function(call) not in trains]
+    return bool(callers) and all(any(_runs_before(rule, each, caller) for each in trainings) for caller in callers)
 
 
 def _is_kept_by_fitted(rule: Rule, call: cst.Call, function: Function) -> bool:

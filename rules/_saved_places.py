@@ -1,0 +1,198 @@
+"""Where a checkpoint was saved from, and whether it is plainly idle to say where it shall be loaded to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.facts import Move
+from devlint.flow.names import dotted, target_names
+from devlint.flow.scope import Function
+from devlint.flow.value import DICT, TENSOR, THING
+from devlint.rule import Rule
+from devlint.rules._checkpoints import SETTINGS, assigned, has_location
+from devlint.rules._files import made
+from devlint.rules._training import is_inside
+
+_GATHERED = re.compile(r"StateDictType|StateDictConfig|state_dict_type|StateDictOptions")
+#: What a test asks that decides on the machine.
+AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)
+
+
+def is_of_host(rule: Rule, call: cst.Call, function: Function | None) -> bool:
+    """Whether all that the file saves is on the host, or is gathered there."""
+    if _GATHERED.search(rule.source.text):
+        return True  # with FSDP.state_dict_type(model, FULL, FullStateDictConfig(offload_to_cpu=True))
+    saved = [
+        save.args[0].value
+        for save in rule.flow.calls("torch.save")
+        if save.args and not _is_saved_again(rule, save.args[0].value)
+    ]
+    # torch.save(vectors, f)  is not what  net.load_state_dict(torch.load(f))  reads
+    kinds = (TENSOR, THING) if _is_one_tensor(rule, call, function) else (THING,)
+    return bool(saved) and all(_state_of_host(rule, node, kinds) for node in saved)
+
+
+def _is_one_tensor(rule: Rule, call: cst.Call, function: Function | None) -> bool:
+    """``vectors = torch.load(f); vectors.size(1)``, ``weight.copy_(vectors)``."""
+    names = assigned(rule, call)
+    reads = [n for n in rule.source.nodes_of(cst.Name) if n.value in names and rule.flow.function(n) is function]
+    for above in map(rule.parent, reads):
+        if isinstance(above, cst.Attribute) and above.attr.value in ("size", "shape", "numel"):
+            return True
+        copied = rule.parent(above) if isinstance(above, cst.Arg) else None
+        if isinstance(copied, cst.Call) and dotted(copied.func).endswith(".copy_"):
+            return True
+    return False
+
+
+def _is_saved_again(rule: Rule, node: cst.BaseExpression) -> bool:
+    """``pkg = torch.load(f); torch.save(pkg, g)``: it is where whoever wrote it first had it."""
+    return any(
+        not has_location(load)
+        and rule.code(node) in assigned(rule, load)
+        and rule.flow.function(load) is rule.flow.function(node)
+        for load in rule.flow.calls("torch.load")
+    )
+
+
+def _state_of_host(rule: Rule, node: cst.BaseExpression, kinds: tuple[str, ...]) -> bool:
+    """``net.cpu(); torch.save({"net": net.state_dict(), "epoch": epoch}, f)``."""
+    value = rule.flow.value(node)
+    if value.kind in kinds and value.place.is_host:
+        return True  # weights = torch.load(f, "cpu")["weights"]; torch.save(weights, g)
+    node = made(rule, node)
+    if isinstance(node, cst.Dict):
+        states = [
+            each.value
+            for each in node.elements
+            if not (isinstance(each, cst.DictElement) and _is_setting(rule, each, kinds))
+        ]
+        return bool(states) and all(_state_of_host(rule, state, kinds) for state in states)
+    if not (
+        isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "state_dict"
+    ):
+        return False
+    name, before = rule.code(node.func.value), rule.source.offsets(node)[0]
+    moves = [
+        (rule.source.offsets(move.node)[0], move.target.is_host)
+        for move in rule.flow.facts.moves.values()
+        if _root(rule, move.receiver) == name and rule.flow.function(move.node) is rule.flow.function(node)
+    ]
+    earlier = [move for move in moves if move[0] < before]
+    return bool(earlier) and max(earlier)[1]
+
+
+def _is_setting(rule: Rule, element: cst.DictElement, kinds: tuple[str, ...]) -> bool:
+    """Whether an entry of what is saved says nothing: ``"epoch": epoch``, ``"config": to_yaml(config)``."""
+    key, node = element.key, made(rule, element.value)
+    if isinstance(key, cst.SimpleString) and SETTINGS.search(str(key.evaluated_value)):
+        return True
+    value = rule.flow.value(element.value)
+    if value.kind == TENSOR and value.place.is_host:
+        return TENSOR not in kinds  # {"net": net.state_dict(), "mean": torch.zeros(3)}
+    if isinstance(element.value, cst.Name):
+        is_state = isinstance(node, cst.Call) and dotted(node.func).endswith("state_dict")
+        return value.kind not in (TENSOR, THING, DICT) and not is_state
+    return isinstance(node, cst.Integer | cst.Float | cst.SimpleString)
+
+
+def receivers(rule: Rule, call: cst.Call, function: Function | None, names: Iterable[str] = ()) -> set[str]:
+    """What a load is bound to, and what that, or one of the names, is loaded into."""
+    found = {*assigned(rule, call), *names}
+    holders: list[cst.CSTNode] = [call]
+    holders += [n for n in rule.source.nodes_of(cst.Name) if n.value in found and rule.flow.function(n) is function]
+    for node in holders:
+        above = rule.parent(node)
+        while isinstance(above, cst.Subscript | cst.Attribute | cst.Arg | cst.Call):
+            called = above.func if isinstance(above, cst.Call) else None
+            if isinstance(called, cst.Attribute) and called.attr.value == "load_state_dict":
+                found.add(rule.code(called.value))  # net.load_state_dict(torch.load(f))
+            above = rule.parent(above)
+    return found
+
+
+def moved(rule: Rule, names: set[str], function: Function | None) -> list[Move]:
+    """The moves of one of the names that a function makes."""
+    return [
+        move
+        for move in rule.flow.facts.moves.values()
+        if rule.flow.function(move.node) is function and _root(rule, move.receiver) in names
+    ]
+
+
+def needs_cuda(rule: Rule, call: cst.Call, function: Function | None) -> bool:
+    """Whether the same function moves what is loaded, or loads it into what it moves, to CUDA and nowhere else:
+    ``net = Net().cuda(); net.load_state_dict(torch.load(f))``."""
+    names = receivers(rule, call, function, _made_of(rule, set(assigned(rule, call)), function))
+    return any(
+        move.target.kind == "fixed" and move.target.name.startswith("cuda") and not _is_asked_for(rule, move)
+        for move in moved(rule, names, function)
+    )
+
+
+def _made_of(rule: Rule, names: set[str], function: Function | None) -> set[str]:
+    """The names, and those that get parts of what they hold: ``for k, v in state.items(): new[k[7:]] = v``."""
+    found = set(names)
+    loops = [(each.iter, each.target) for each in rule.source.nodes_of(cst.For)]
+    assigned = [(each.value, to.target) for each in rule.source.nodes_of(cst.Assign) for to in each.targets]
+    for read, target in [*loops, *assigned]:
+        into: cst.BaseExpression = target
+        while isinstance(into, cst.Subscript):
+            into = into.value
+        here = rule.flow.function(read) is function
+        if here and any(isinstance(part, cst.Name) and part.value in found for part in tree.walk(read)):
+            target_names(into, found)
+    return found
+
+
+def _root(rule: Rule, node: cst.BaseExpression) -> str:
+    """``net`` of ``net.eval()``; the name that what is moved is bound to: ``net = Net().cuda()``."""
+    above = rule.parent(node)
+    while isinstance(above, cst.Attribute | cst.Call):
+        above = rule.parent(above)
+    if isinstance(above, cst.Assign) and len(above.targets) == 1:
+        return rule.code(above.targets[0].target)
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        node = node.func.value
+    return rule.code(node)
+
+
+def _is_asked_for(rule: Rule, move: Move) -> bool:
+    """``if use_cuda: net.cuda()``; ``place = device("cuda") if torch.cuda.is_available() else device("cpu")``"""
+    if move.target_node is not None and "is_available" in rule.code(made(rule, move.target_node)):
+        return True
+    above = rule.parent(move.node)
+    while above is not None and not isinstance(above, cst.FunctionDef):
+        if isinstance(above, cst.If | cst.IfExp) and AVAILABLE.search(rule.code(above.test)):
+            return True
+        above = rule.parent(above)
+    return False
+
+
+def has_another_way(rule: Rule, call: cst.Call) -> bool:
+    """Whether a handler, or a branch for other machines, makes the same load with a place for it."""
+    child: cst.CSTNode = call
+    above = rule.parent(call)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        if isinstance(above, cst.IfExp | cst.If | cst.Try) and child is not getattr(above, "test", None):
+            of_machines = isinstance(above, cst.Try) or AVAILABLE.search(rule.code(above.test)) is not None
+            for other in loads(rule):
+                # if not torch.cuda.is_available(): torch.load(f, map_location="cpu") else: torch.load(f)
+                same = of_machines or rule.code(other.args[0].value) == rule.code(call.args[0].value)
+                elsewhere = is_inside(rule.flow, other, above) and not is_inside(rule.flow, other, child)
+                if same and elsewhere and has_location(other):
+                    return True
+            if isinstance(above, cst.If) and child is above.body and of_machines:
+                return True
+        child, above = above, rule.parent(above)
+    return False
+
+
+def loads(rule: Rule) -> list[cst.Call]:
+    """The calls of `torch.load` in the file, also where nobody comes by."""
+    calls = rule.source.nodes_of(cst.Call)
+    return [call for call in calls if call.args and rule.flow.scope.qualified(call.func) == "torch.load"]
