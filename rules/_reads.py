@@ -87,6 +87,18 @@ def _waits_otherwise(flow: Flow, repeated: cst.CSTNode) -> bool:
     return False
 
 
+def copies_in_turn(flow: Flow, repeated: cst.CSTNode) -> bool:
+    """Whether each turn of a loop copies something to the host, and waits for it in any case."""
+    # for i, x in enumerate(made): x = x[: sizes[i]]; save(vocoder(x).cpu())
+    return isinstance(repeated, cst.For) and any(
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and node.func.attr.value in ("cpu", "numpy")
+        and not flow.value(node.func.value).place.is_host
+        for node in tree.walk(repeated.body)
+    )
+
+
 def _reads_back(flow: Flow, func: cst.Attribute) -> bool:
     name = func.attr.value
     return name in ("item", "tolist", "nonzero", "masked_select", "unique") and not flow.value(func.value).place.is_host

@@ -14,10 +14,11 @@ from devlint.flow.names import dotted, target_names
 from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
+from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note
-from devlint.rules._reads import READ_AS_NUMBERS, kept_as, read_one_by_one, same_each_time, surely_there
-from devlint.rules._recurs import is_deprecated, trains
+from devlint.rules._reads import READ_AS_NUMBERS, copies_in_turn, kept_as, read_one_by_one, same_each_time, surely_there
+from devlint.rules._recurs import is_deprecated, reads, trains
 from devlint.rules._training import above
 
 
@@ -91,6 +92,10 @@ class HostSyncInLoop(Rule):
     loop calls waits by itself in each step, or is called after what it looks at (`check_gradients(model)`); a model
     that comes from another file is not seen.
 
+    Tentative, and kept back unless that is selected: elements read in a loop that copies something to the host in each
+    turn; a value that stays the same, where each turn reads another one as well; needless reads in files that
+    import packages of graph layers, most of which wait by themselves; and code marked `# Copied from`.
+
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
     - [CUDA semantics: asynchronous execution](https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
@@ -101,7 +106,7 @@ class HostSyncInLoop(Rule):
 
     def check(self) -> None:
         read: dict[Loop, list[Wait]] = {}
-        told: set[tuple[cst.CSTNode, str]] = set()
+        told: set[tuple[cst.CSTNode, object]] = set()
         for wait in self.flow.facts.waits.values():
             if wait.what == "tensor from device scalars":
                 continue  # tensor-from-device-scalars says so
@@ -113,9 +118,11 @@ class HostSyncInLoop(Rule):
             single = read_one_by_one(self.flow, wait) if wait.what in READ_AS_NUMBERS else None
             if single is not None:
                 repeated, tensor = single
-                if (loop.node, self.code(tensor)) not in told:
-                    told.add((loop.node, self.code(tensor)))
+                # gen[starts[i] : ends[i]]   is one thing to mend, and so is what two lines read of one tensor
+                marks = {(loop.node, self.code(tensor)), (repeated, self.enclosing(wait.node, cst.BaseSmallStatement))}
+                if not marks & told:
                     self._one_by_one(wait, repeated, tensor)
+                told |= marks
             elif same_each_time(self.flow, loop, wait.operand):
                 operand = f"`{short(self.code(wait.operand), 60)}`"
                 self._unchanged(wait.node, loop, origin_note(self, operand, wait.value))
@@ -156,6 +163,7 @@ class HostSyncInLoop(Rule):
             f"`{short(self.code(wait.node), 60)}` makes the host wait for one element after the other: "
             f"read `{name}` at once, before the loop",
             notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
+            tentative=is_copied(self, wait.node) or copies_in_turn(self.flow, repeated),
         )
 
     def _unchanged(self, node: cst.CSTNode, loop: Loop, origin: Sequence[Note] = ()) -> None:
@@ -163,6 +171,26 @@ class HostSyncInLoop(Rule):
             node,
             f"`{short(self.code(node), 60)}` makes the host wait for the same value in every iteration",
             notes=[*origin, self.note(loop.node, "read it before this loop")],
+            tentative=is_copied(self, node) or self._reads_others(loop, node),
+        )
+
+    def _reads_others(self, loop: Loop, node: cst.CSTNode) -> bool:
+        """Whether each turn reads something else, too, and waits for that in any case."""
+        own = set(tree.walk(self.enclosing(node, cst.BaseSmallStatement) or node))
+        return any(
+            isinstance(n, cst.BaseExpression)
+            and n not in own
+            and (reads(self.flow, n) or (isinstance(n, cst.Call) and self.flow.waits_in(n)))
+            and not self._is_needless(loop, n)
+            and not runs_sometimes(self.flow, n, loop)
+            for n in tree.walk(loop.node.body)
+        )
+
+    def _is_needless(self, loop: Loop, node: cst.BaseExpression) -> bool:
+        """Whether what is read at a node could be read before a loop, too."""
+        wait = self.flow.facts.waits.get(node)
+        return wait is not None and (
+            same_each_time(self.flow, loop, wait.operand) or read_one_by_one(self.flow, wait) is not None
         )
 
     def _kept(self, loop: Loop, waits: list[Wait]) -> None:
@@ -201,7 +229,13 @@ class HostSyncInLoop(Rule):
                 *(self.note(o.node, f"`{short(self.code(o.node), 60)}` could be read later, too") for o in others),
             ],
             fix=self._together([self._fix(wait, loop) for wait in waits]),
+            tentative=is_copied(self, first.node) or self._has_waiting_layers(),
         )
+
+    def _has_waiting_layers(self) -> bool:
+        """Whether models are made of layers that look for edges and neighbours, and wait for how many there are."""
+        # from torch_geometric.nn import GATConv
+        return any(name.partition(".")[0] in _SEARCHING for name in self.flow.scope.imports.values())
 
     def _all_kept(self, loop: Loop, waits: list[Wait], end: int) -> dict[cst.CSTNode, str]:
         """What each value is kept as until the offset; nothing where a step needs one of them before."""
@@ -386,6 +420,8 @@ _WAITING = frozenset(
     "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print "
     "empty_cache".split()
 )
+#: Packages whose layers pick by masks in their `forward`.
+_SEARCHING = frozenset({"torch_geometric", "torch_cluster", "dgl", "spconv", "MinkowskiEngine"})
 #: Functions that look at what they are handed, or show it.
 _TELLING = re.compile(r"_?(check|assert|validate|log|print|report|record|track|add_scalars?)(_|$)")
 
