@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from devlint.flow.facts import Move
 from devlint.flow.loops import runs_sometimes, working_loop
+from devlint.flow.names import dotted
 from devlint.flow.value import TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import is_constant, waits
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._made import Made
-from devlint.rules._recurs import in_stepping_loop, reads, recurs
+from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 
 #: From so many sizes on that vary, what is filled on the host is large enough for the copy to cost by itself.
 _SIZES_OF_MUCH = 3
 #: What gives one value of many, which a test then waits for.
 _SUMMARIES = frozenset("max min amax amin sum any all equal allclose isclose mean count_nonzero".split())
+#: Of `torch.linalg`, for the most part.
+_DECOMPOSING = frozenset(
+    "eig eigh eigvals eigvalsh svd svdvals pinv lstsq inv inverse cholesky solve matrix_rank".split()
+)
 #: What makes a tensor of Python's or numpy's data.
 _OF_DATA = frozenset("torch.tensor torch.as_tensor torch.from_numpy torch.asarray torch.Tensor".split())
 
@@ -27,6 +33,8 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     """Whether it surely recurs and costs, or stands beside what the same function makes on the device."""
     if is_copied(rule, move.node) or (made.random and _has_fixed_size(made.factory)):
         return False  # for step in range(10): x = torch.randn(20, 5).to(device)   stands in for real data
+    if _is_exported(rule) or _hardly_runs(rule, move.node) or _goes_into_generation(rule, move.node):
+        return False
     if _makes_others_there(rule, move.node):
         return True
     return _is_called_often(rule, move.node) and (_is_large(made.factory) or not _waits_beside(rule, move.node))
@@ -37,6 +45,46 @@ def _is_called_often(rule: Rule, node: cst.CSTNode) -> bool:
     function = rule.flow.function(node)
     of_module = function is not None and function.cls is not None and function.cls.is_module
     return of_module or recurs(rule.flow, node)
+
+
+def _is_exported(rule: Rule) -> bool:
+    """Whether a file is there to write a program for another runtime, or to run that: what it wraps runs elsewhere."""
+    words = re.split(r"[^a-z]+", rule.source.path.lower())
+    return "export" in words or "onnx" in words or "tensorrt" in words
+
+
+def _hardly_runs(rule: Rule, node: cst.CSTNode, *, called: bool = True) -> bool:
+    """Whether it stands, or all calls of its function stand, in a branch that warns that something is odd."""
+    # if len(wave) != length: print("lengths differ"); wave = fitted(wave, length)
+    function = rule.flow.function(node)
+    if function is None:
+        return False  # if __name__ == "__main__": print(args); main(args)
+    child, above = node, rule.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        if isinstance(above, cst.If) and child is above.body and any(_warns(each) for each in above.body.body):
+            return True
+        child, above = above, rule.parent(above)
+    calls = calls_of(rule.flow, function) if called else []
+    return bool(calls) and all(_hardly_runs(rule, call, called=False) for call in calls)
+
+
+def _warns(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and any(
+        isinstance(each, cst.Expr)
+        and isinstance(each.value, cst.Call)
+        and dotted(each.value.func).rpartition(".")[2] in ("print", "warn", "warning", "warn_once", "warning_once")
+        for each in statement.body
+    )
+
+
+def _goes_into_generation(rule: Rule, node: cst.CSTNode) -> bool:
+    """`generate(model, torch.cat((ids, torch.zeros(n, 8).to(device))))`: one copy beside many steps of a model."""
+    above = rule.parent(node)
+    while isinstance(above, cst.BaseExpression | cst.Arg | cst.Element):
+        if isinstance(above, cst.Call) and "generate" in dotted(above.func).rpartition(".")[2]:
+            return True
+        above = rule.parent(above)
+    return False
 
 
 def _makes_others_there(rule: Rule, node: cst.CSTNode) -> bool:
@@ -61,7 +109,27 @@ def _waits_beside(rule: Rule, node: cst.CSTNode) -> bool:
             continue
         if waits(flow, n, needed=True) or reads(flow, n) or _brings_data(rule, n) or _asks_values(rule, n):
             return True
+        if isinstance(n, cst.Call) and (_decomposes(rule, n) or _counts_up_to_value(rule, n)):
+            return True
     return False
+
+
+def _decomposes(rule: Rule, call: cst.Call) -> bool:
+    """`torch.linalg.pinv(x)`, `stream.synchronize()`: the host looks how it went, or waits by itself."""
+    name = dotted(call.func).rpartition(".")[2]
+    return name == "synchronize" or (rule.flow.name_of(call).startswith("torch.") and name in _DECOMPOSING)
+
+
+def _counts_up_to_value(rule: Rule, call: cst.Call) -> bool:
+    """`longest = lengths.max()` of `torch.arange(longest)`, which the host has to know."""
+    assign = rule.parent(call)
+    if not isinstance(assign, cst.Assign) or not isinstance(call.func, cst.Attribute):
+        return False
+    name = dotted(assign.targets[0].target)
+    return call.func.attr.value in ("max", "min", "sum") and any(
+        isinstance(n, cst.Call) and rule.flow.factory(n) is not None and any(dotted(size) == name for size in _sizes(n))
+        for n in _beside(rule, call)
+    )
 
 
 def _asks_values(rule: Rule, node: cst.BaseExpression) -> bool:
@@ -85,7 +153,10 @@ def _brings_data(rule: Rule, node: cst.BaseExpression) -> bool:
     """`torch.from_numpy(rows).to(device)`, `tokenizer(words, return_tensors="pt")`: data that only the host has."""
     if not isinstance(node, cst.Call):
         return False
-    if any(arg.keyword is not None and arg.keyword.value == "return_tensors" for arg in node.args):
+    if _reads_words(node):
+        return True
+    called = function_of(rule.flow, node)
+    if called is not None and any(isinstance(n, cst.Call) and _reads_words(n) for n in _inside(called.node.body)):
         return True
     move = rule.flow.facts.moves.get(node)
     if move is None or not move.target.is_there or not isinstance(move.value.origin, cst.Call):
@@ -94,6 +165,10 @@ def _brings_data(rule: Rule, node: cst.BaseExpression) -> bool:
     if not move.value.place.is_host or rule.flow.name_of(made) not in _OF_DATA:
         return False
     return not made.args or not is_constant(made.args[0].value)
+
+
+def _reads_words(call: cst.Call) -> bool:
+    return any(arg.keyword is not None and arg.keyword.value == "return_tensors" for arg in call.args)
 
 
 def _beside(rule: Rule, node: cst.CSTNode) -> Iterator[cst.CSTNode]:

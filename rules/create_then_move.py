@@ -83,9 +83,10 @@ class CreateThenMove(Rule):
 
     Tentative, and kept back unless that is selected: in a function that follows an argument and that the file calls
     from no step, loop or module; where the host waits for something else in the same call or turn (`.item()`, a mask,
-    `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary; random
-    numbers of a written-out size, which stand for real data; and code marked `# Copied from` or put in the place of
-    another package's. Where the same function makes other memory with `device=`, only the last two hold.
+    `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary; in a branch
+    that warns; for what is handed to `generate(...)` at once; for random numbers of a written-out size, which stand for
+    real data; in files for an export; and in code marked `# Copied from` or put in the place of another package's. A
+    function that makes other memory with `device=` shows that it is meant, whoever calls it and whatever waits.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
