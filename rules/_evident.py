@@ -49,7 +49,8 @@ def _is_called_often(rule: Rule, node: cst.CSTNode) -> bool:
 
 def _is_exported(rule: Rule) -> bool:
     """Whether a file is there to write a program for another runtime, or to run that: what it wraps runs elsewhere."""
-    words = re.split(r"[^a-z]+", rule.source.path.lower())
+    parts = re.split(r"[/\\]", rule.source.path.lower())[-3:]  # not the folder that somebody keeps the project in
+    words = re.split(r"[^a-z]+", "/".join(parts))
     return "export" in words or "onnx" in words or "tensorrt" in words
 
 
