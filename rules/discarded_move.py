@@ -87,8 +87,8 @@ class DiscardedMove(Rule):
             return
         if self._is_probe(node) or self._is_stub(node, call.func.attr.value):
             return
-        if move is not None and relation(value.place, move.target) == SAME:
-            return  # x = x.to(device); x.to(device)
+        if move is not None and self._is_there_already(receiver, move):
+            return
         name = self.code(receiver)
         self.report(
             call,
@@ -97,6 +97,13 @@ class DiscardedMove(Rule):
             fix=self._fix(call, receiver, value),
             tentative=not self._is_missed(call, receiver, move),
         )
+
+    def _is_there_already(self, receiver: cst.BaseExpression, move: Move) -> bool:
+        """``x = x.to(device); x.to(device)``, ``edges[kind].to(edges[kind].device)``"""
+        target = move.target_node
+        held = target.value if isinstance(target, cst.Attribute) and target.attr.value == "device" else target
+        same = held is not None and self.code(held).split() == self.code(receiver).split()
+        return same or relation(move.value.place, move.target) == SAME
 
     def _is_missed(self, call: cst.Call, receiver: cst.BaseExpression, move: Move | None) -> bool:
         """Whether something surely goes on with what was not moved, which is elsewhere."""

@@ -61,7 +61,8 @@ class MissingZeroGrad(Rule):
 
     ## Limits
     Silent where an optimizer is not known to be one of torch's, or is made anew in each iteration, in loops of a few
-    iterations, and wherever the loop names `grad`.
+    iterations, and wherever the loop names `grad`. Held back as tentative: a loop that the gradients are cleared right
+    outside of, and that does not count its turns, as the loader may give one batch.
 
     ## References
     - [Zeroing out gradients in PyTorch](https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html)
@@ -109,7 +110,8 @@ class MissingZeroGrad(Rule):
             return []
         outside = next((n for n in tree.walk(function.node if function else self.source.module) if _clears(n)), None)
         notes = [self.note(backward, "this adds to the gradients")]
-        if outside is not None and self.flow.function(outside) is function:
+        cleared_outside = outside is not None and self.flow.function(outside) is function
+        if cleared_outside:
             notes.append(self.note(outside, "this is outside of the loop"))
         told = Told(
             step,
@@ -118,6 +120,7 @@ class MissingZeroGrad(Rule):
             notes=notes,
             fix=self._fix(step, backward, optimizer, loop),
             key=loop,
+            tentative=cleared_outside and not _counts(loop),
         )
         return [told]
 
@@ -167,6 +170,14 @@ class MissingZeroGrad(Rule):
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
         block: cst.CSTNode | None = self.enclosing(node, cst.BaseSuite, cst.Module)
         return block
+
+
+def _counts(loop: Loop) -> bool:
+    """Whether a loop surely takes several turns: data of one graph make one batch, and `zero_grad` above is enough."""
+    # optimizer.zero_grad(); for batch in loader: model(batch).backward(); optimizer.step()
+    return not isinstance(loop, cst.For) or any(
+        isinstance(node, cst.Name) and node.value in ("enumerate", "range", "trange") for node in tree.walk(loop.iter)
+    )
 
 
 def _clears(node: cst.CSTNode) -> bool:
