@@ -144,6 +144,8 @@ class DeviceComparedToString(Rule):
         if isinstance(branch, cst.IfExp):  # x if x.device == "meta" else x.to("meta")
             there, moved = (branch.body, branch.orelse) if equal else (branch.orelse, branch.body)
             return isinstance(there, cst.Name | cst.Attribute) and self._is_moved(moved, text)
+        if not equal and branch.orelse is None and self._only_empties(branch.body):
+            return True  # if x.device != "cpu": torch.cuda.empty_cache()
         there_values, moved_values = _given(branch.body), self._given_otherwise(branch)
         if not equal:  # if x.device != "cpu": x = x.to("cpu")
             there_values, moved_values = [] if branch.orelse is None else moved_values, there_values
@@ -153,6 +155,11 @@ class DeviceComparedToString(Rule):
             and all(dotted(value) not in ("", "None", "True", "False") for value in there_values)
             and all(self._is_moved(value, text) for value in moved_values)
         )
+
+    def _only_empties(self, block: cst.BaseSuite) -> bool:
+        """Whether a block calls nothing but what does nothing where CUDA was not used."""
+        calls = [node for node in tree.walk(block) if isinstance(node, cst.Call)]
+        return bool(calls) and all(self.flow.name_of(call) in _IDLE_ON_HOST for call in calls)
 
     def _given_otherwise(self, branch: cst.If) -> list[cst.BaseExpression] | None:
         """What the other branch gives: ``if x.device == "meta": return x``, and what follows it."""
@@ -292,6 +299,9 @@ class DeviceComparedToString(Rule):
             edits = self.insert_before(device, "str("), self.insert_after(device, ")")
             return self.fix("compare it as a string", *edits, safe=False)
         return None
+
+
+_IDLE_ON_HOST = frozenset({"torch.cuda.empty_cache", "gc.collect"})
 
 
 def _given(block: cst.BaseSuite, after: cst.CSTNode | None = None) -> list[cst.BaseExpression] | None:

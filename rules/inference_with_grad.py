@@ -14,7 +14,7 @@ from devlint.rules._moves import short
 from devlint.rules._training import under_no_grad
 
 #: Names in a function that works with gradients, or that turns autograd off by itself.
-_GRADIENTS = re.compile(r"grad|backward|inference_mode|attack|adversar|optim", re.I)
+_GRADIENTS = re.compile(r"grad|backward|inference_mode|attack|adversar|optim|volatile", re.I)
 #: Methods and functions after which nothing goes backward.
 _ENDS = frozenset("item argmax cpu detach tolist numpy topk decode float int argsort".split())
 #: Names of methods that ask a model, and of those that let it write.
@@ -162,6 +162,7 @@ class InferenceWithGrad(Rule):
         for node in nodes:
             if isinstance(node, cst.Name) and _GRADIENTS.search(node.value):
                 # loss.backward(), x.requires_grad_(), torch.autograd.grad(out, x), with torch.no_grad():
+                # Variable(x, volatile=True), which turned it off in its time
                 return None
             if not isinstance(node, cst.Call):
                 continue

@@ -65,7 +65,7 @@ class UnregisteredTensor(Rule):
     Silent where the tensor is moved at every use, registered later or on another path, or moved by the module's own
     `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device;
     and in classes without a `forward` whose methods make all their tensors without a device. Held back as tentative:
-    other classes without a `forward`.
+    other classes without a `forward`, and masks that are handed in beside `is_causal=True`.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -92,7 +92,7 @@ class UnregisteredTensor(Rule):
                 continue
             if self._is_on_default_device(cls, meeting.node):
                 continue
-            sure = self._is_asked_as_module(cls)
+            sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node)
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
                     self._report(statement, cls, name, meeting, "attribute", "it", sure=sure)
@@ -151,6 +151,13 @@ class UnregisteredTensor(Rule):
         """Whether the class, or one that it is a base of, is called as modules are: others may never be moved."""
         # class Guide(nn.Module): def model(self, x): ...; def guide(self, x): ...
         return any(method in each.methods for each in (*cls.lineage, *cls.descendants) for method in _CALLED)
+
+    def _is_for_show(self, use: cst.CSTNode) -> bool:
+        """``self.encoder(x, mask=self.mask, is_causal=True)``: torch's layers then leave the mask alone."""
+        return isinstance(use, cst.Call) and any(
+            arg.keyword is not None and arg.keyword.value == "is_causal" and dotted(arg.value) != "False"
+            for arg in use.args
+        )
 
     def _report(
         self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str, *, sure: bool
