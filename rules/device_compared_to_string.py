@@ -150,8 +150,9 @@ class DeviceComparedToString(Rule):
         if not equal:  # if x.device != "cpu": x = x.to("cpu")
             there_values, moved_values = [] if branch.orelse is None else moved_values, there_values
         return (
-            bool(moved_values)
-            and there_values is not None
+            there_values is not None
+            and moved_values is not None
+            and moved_values != []
             and all(dotted(value) not in ("", "None", "True", "False") for value in there_values)
             and all(self._is_moved(value, text) for value in moved_values)
         )

@@ -59,7 +59,7 @@ class DiscardedMove(Rule):
     Silent where the receiver may be a module or an object that moves in place, where it is on that device already,
     and where a move is made for its effect: to see whether it raises, to wake a device up, or to measure it; and in
     the `to` of an object that a test makes up. Held back as tentative: what follows its module anyway, lengths, which
-    the host reads, and what nothing reads again before it is moved properly.
+    the host reads, attributes that meet tensors on the host, and what nothing reads again before it is moved properly.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -116,9 +116,10 @@ class DiscardedMove(Rule):
         if isinstance(receiver, cst.Name):
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
-        return bool(reads) and not any(self._is_moved(read) for read in reads)
+        # self.rate.to(device), and in another method: torch.ones(n) * self.rate
+        return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
 
-    def _other_reads(self, call: cst.Call, receiver: cst.BaseExpression) -> list[cst.BaseExpression]:
+    def _other_reads(self, call: cst.Call, receiver: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
         """Where the receiver is read again, the next one first: a name in the function, ``self.x`` in the class."""
         held = receiver
         while isinstance(held, cst.Subscript):
@@ -126,7 +127,8 @@ class DiscardedMove(Rule):
         path = dotted(held)
         of_class = isinstance(held, cst.Attribute)
         around = self.enclosing(call, cst.ClassDef if of_class else cst.FunctionDef) or self.source.module
-        reads = [node for node in tree.walk(around) if dotted(node) == path and self._is_read(node)]
+        nodes = [node for node in tree.walk(around) if isinstance(node, cst.Name | cst.Attribute)]
+        reads = [node for node in nodes if dotted(node) == path and self._is_read(node)]
         later = [node for node in reads if self.source.comes_before(call, node) and node is not held]
         recurs = of_class or self.flow.loop(call) is not None
         return later + [node for node in reads if self.source.comes_before(node, call)] if recurs else later
@@ -138,6 +140,13 @@ class DiscardedMove(Rule):
         if isinstance(parent, cst.Arg):
             return node is parent.value  # f(x=1)
         return not isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Param | cst.For | cst.Del)
+
+    def _meets_host(self, node: cst.BaseExpression) -> bool:
+        parent = self.parent(node)
+        if not isinstance(parent, cst.BinaryOperation):
+            return False
+        other = self.flow.value(parent.left if node is parent.right else parent.right)
+        return other.is_tensor and other.place.is_host
 
     def _is_moved(self, node: cst.CSTNode) -> bool:
         """Whether this is ``x`` of ``y = x.to(device)``, or of ``x.detach().cpu()``."""
