@@ -18,7 +18,7 @@ from devlint.flow.names import dotted
 from devlint.flow.place import HOST, Place, from_string
 from devlint.flow.scope import Function
 from devlint.flow.steps import is_under_test
-from devlint.flow.value import TENSOR, THING, Value
+from devlint.flow.value import MODULE, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._meetings import calls_of, is_switched_off
 from devlint.rules._places import last_word
@@ -99,7 +99,9 @@ def is_chosen(rule: Rule, value: Value) -> bool:
     if dot:
         return is_named and _SETTINGS.match(head) is not None  # not layout.device, which is wherever the layout is
     function = next((f for f in rule.flow.scope.functions.values() if f.scope == place.scope), None)
-    if function is None or head not in function.param_names:
+    if function is None:
+        return is_named or head in rule.flow.module_names
+    if head not in function.param_names:
         return True  # home = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not is_named:
         return _is_fed_there(rule, place)
@@ -172,7 +174,8 @@ def _leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
 
 def _comes_from_module(rule: Rule, meeting: Meeting) -> bool:
     """Whether it is the module's own, or computed with that: ``x * self.scale``."""
-    return any(rule.flow.value(part).place.name == "self" for part in tree.walk(meeting.there_node))
+    values = [meeting.there, *(rule.flow.value(part) for part in tree.walk(meeting.there_node))]
+    return any(value.kind in (TENSOR, THING, MODULE) and value.place.name == "self" for value in values)
 
 
 def _is_called_by_nobody(rule: Rule, function: Function) -> bool:
