@@ -13,14 +13,15 @@ from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._checkpoints import assigned
 from devlint.rules._files import made
 from devlint.rules._saved_places import moved, receivers
 
 #: Code that puts something somewhere, or names a place.
-_PLACES = re.compile(r"""\.cuda\(|\.to\(|["']cpu|["']cuda|torch\.device|\bdevice\b""")
+_PLACES = re.compile(r"""\.cuda\(|["']cpu|["']cuda|torch\.device|\bdevice\b""")
 _AVAILABLE = re.compile(r"\b(cuda|accelerator|mps|xpu|npu)\.is_available\(\)")
-#: Options of a script, and flags, that choose between the host and a GPU.
-_OPTION = re.compile(r"--?(no[-_]|use[-_]|disable[-_])?(cuda|gpu|cpu|device|accel)([-_](id|only))?")
+#: Options of a script, and flags, that choose between the host and a GPU; `--gpu` often numbers one of those.
+_OPTION = re.compile(r"--?((no|use|disable)[-_])?(cuda|cpu|device|accel)([-_]only)?|--?(no|use|disable)[-_]gpu")
 _FLAG = re.compile(r"\b(no_|use_|with_|on_)?(cuda|gpu)\b(?!\.)")
 #: What stands for the options of a run: its ``device`` is what somebody chose.
 _CHOSEN_BY = re.compile(
@@ -40,9 +41,11 @@ _HOST_READERS = frozenset({"safetensors.torch.load_file", "safetensors.safe_open
 def why_it_matters(rule: Rule, call: cst.Call) -> Note | None:
     """What shows that a load without a place goes wrong, or is an oversight; ``None`` where nothing does."""
     function = rule.flow.function(call)
+    if _is_published(rule, call):
+        return None
     return (
-        _chosen(rule, call, function)
-        or _told_elsewhere(rule, call)
+        _told_elsewhere(rule, call, function)
+        or _chosen(rule, call, function)
         or _brought_to_host(rule, call, function)
         or _loaded_by_each(rule, call)
     )
@@ -55,6 +58,12 @@ def device_parameter(function: Function | None) -> cst.Param | None:
         if name == "map_location" or (names_device(name) and "id" not in name.split("_")):
             return param
     return None
+
+
+def _is_published(rule: Rule, call: cst.Call) -> bool:
+    """``def resnet(pretrained=False): ...; if pretrained: net.load_state_dict(torch.load(FILE))``"""
+    branch = rule.enclosing(call, cst.If, cst.FunctionDef)
+    return isinstance(branch, cst.If) and rule.code(branch.test) == "pretrained"
 
 
 # the device is chosen ---------------------------------------------------------------------------
@@ -113,15 +122,18 @@ def _choices(rule: Rule) -> Iterator[cst.CSTNode]:
 # others say where to ----------------------------------------------------------------------------
 
 
-def _told_elsewhere(rule: Rule, call: cst.Call) -> Note | None:
-    """Another load of the file that says where to: this one was forgotten."""
+def _told_elsewhere(rule: Rule, call: cst.Call, function: Function | None) -> Note | None:
+    """Another load of the file that says where to, or one of the function that reads to the host."""
+    near: list[cst.Call] = []
+    far: list[cst.Call] = []
     for other in rule.source.nodes_of(cst.Call):
-        if other is call:
-            continue
-        read = rule.flow.scope.qualified(other.func)
-        if read in _HOST_READERS or any(_is_location(arg) for arg in other.args):
-            return rule.note(other, "this one says where to")
-    return None
+        is_near = rule.flow.function(other) is function
+        reads_to_host = rule.flow.scope.qualified(other.func) in _HOST_READERS
+        names_host = any(rule.code(arg.value) in ('"cpu"', "'cpu'") for arg in other.args)
+        if any(_is_location(arg) for arg in other.args) or (reads_to_host and (is_near or names_host)):
+            (near if is_near else far).append(other)
+    told = next(iter((*near, *far)), None)
+    return rule.note(told, "this one says where to") if told is not None else None
 
 
 def _is_location(arg: cst.Arg) -> bool:
@@ -130,8 +142,14 @@ def _is_location(arg: cst.Arg) -> bool:
 
 
 def _brought_to_host(rule: Rule, call: cst.Call, function: Function | None) -> Note | None:
-    """``net.load_state_dict(torch.load(f)); return net.cpu()``"""
-    for move in moved(rule, receivers(rule, call, function), function):
+    """``net.load_state_dict(torch.load(f)); return net.cpu()``, where the file saves from wherever the model is.
+
+    Of a tensor it says nothing of what comes next.
+    """
+    if not rule.flow.calls("torch.save"):
+        return None
+    models = receivers(rule, call, function).difference(assigned(rule, call))
+    for move in moved(rule, models, function):
         if move.target.is_host:
             return rule.note(move.node, "it is meant for the host")
     return None

@@ -27,12 +27,12 @@ def is_of_same_run(rule: Rule, call: cst.Call) -> bool:
     return (
         _is_saved_in_function(rule, call)
         or _is_written_above(rule, call, rule.code(made(rule, call.args[0].value)))
+        or _goes_backward_above(rule, call, function)
+        or _trains_above(rule, call, function)
         or (
             function is not None
             and (
                 _is_written_by_callers(rule, call, function)
-                or _goes_backward_above(rule, call, function)
-                or _callers_train_above(rule, function)
                 or _is_kept_by_fitted(rule, call, function)
                 or _stops_early(function)
             )
@@ -81,7 +81,7 @@ def _written_by(rule: Rule, call: cst.Call) -> Iterator[cst.BaseExpression]:
             yield file
 
 
-def _goes_backward_above(rule: Rule, call: cst.Call, function: Function) -> bool:
+def _goes_backward_above(rule: Rule, call: cst.Call, function: Function | None) -> bool:
     """``loss.backward()`` above in the same function: the best of this very run is loaded at its end."""
     at = rule.source.offsets(call)[0]
     return any(
@@ -90,12 +90,16 @@ def _goes_backward_above(rule: Rule, call: cst.Call, function: Function) -> bool
     )
 
 
-def _callers_train_above(rule: Rule, function: Function) -> bool:
-    """``best = train(net, loader); evaluate(net, best)``: whoever calls the function has trained just before."""
-    calls = [(call, function_of(rule.flow, call)) for call in rule.source.nodes_of(cst.Call)]
+def _trains_above(rule: Rule, call: cst.Call, function: Function | None) -> bool:
+    """``best = train(net, loader); evaluate(net, best)``: training is called above, here or by all that call this."""
+    calls = [(each, function_of(rule.flow, each)) for each in rule.source.nodes_of(cst.Call)]
     trains = {rule.flow.function(node) for node in rule.source.nodes_of(cst.Attribute) if node.attr.value == "backward"}
-    trainings = [call for call, called in calls if called is not None and called in trains]
-    callers = [call for call, called in calls if called is function and rule.flow.function(call) not in trains]
+    trainings = [each for each, called in calls if called is not None and called in trains]
+    if any(_runs_before(rule, each, call) for each in trainings):
+        return True
+    callers = [
+        each for each, called in calls if called is function is not None and rule.flow.function(each) not in trains
+    ]
     return bool(callers) and all(any(_runs_before(rule, each, caller) for each in trainings) for caller in callers)
 
 
@@ -157,13 +161,16 @@ def _saves(rule: Rule) -> Iterator[cst.Call]:
 
 
 def _runs_before(rule: Rule, first: cst.Call, second: cst.Call) -> bool:
-    """Whether nothing gets to the second call of a function but by the first: it stands in no branch of its own."""
+    """Whether nothing gets to the second call of a function but by the first: it stands in no branch of its own.
+
+    A loop counts as run: ``for epoch in range(n): train(net)``.
+    """
     if rule.flow.function(first) is not rule.flow.function(second):
         return False
     if rule.source.offsets(first)[0] >= rule.source.offsets(second)[0]:
         return False
     block = rule.enclosing(first, cst.IndentedBlock, cst.Module)
-    while block is not None and isinstance(rule.parent(block), cst.With):
+    while block is not None and isinstance(rule.parent(block), cst.With | cst.For | cst.While):
         block = rule.enclosing(block, cst.IndentedBlock, cst.Module)
     return block is not None and is_inside(rule.flow, second, block)
 

@@ -33,7 +33,7 @@ class LoadWithoutMapLocation(Rule):
     `load_state_dict`, it is used as a model, or the file is called a checkpoint, weights or a snapshot), and something
     shows that it matters: the function takes a `map_location` or a device and does not hand it on; the device is
     chosen, by an option or by whether there is one; another load of the file says where to; what is loaded is moved to
-    the host; or each process of a distributed run loads it.
+    the host though the file saves models from wherever they are; or each process of a distributed run loads it.
 
     ## Why is this bad
     A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU
