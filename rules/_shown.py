@@ -44,10 +44,10 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
         return True
     function = rule.flow.function(meeting.node)
-    if function is None or _is_on_host_there(rule):
+    if function is None or _is_on_host_there(rule, function):
         return False
     if _comes_from_module(rule, meeting):
-        return not _is_called_by_nobody(rule, function)
+        return not _is_called_by_nobody(rule, function) and not _asks_for_size(rule, function)
     return (
         _runs_in_forward(rule, function, meeting.node)
         or _others_follow(rule, function, meeting)
@@ -55,9 +55,11 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     )
 
 
-def is_surely_there(rule: Rule, value: Value) -> bool:
+def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     """Whether a value is on a device by more than a parameter that may be anywhere."""
-    return is_chosen(rule, value) or (value.place.name == "self" and not _is_on_host_there(rule))
+    if is_chosen(rule, value):
+        return True
+    return value.place.name == "self" and not _is_on_host_there(rule, rule.flow.function(node))
 
 
 def is_followed(rule: Rule, meeting: Meeting) -> bool:
@@ -65,16 +67,17 @@ def is_followed(rule: Rule, meeting: Meeting) -> bool:
     function = rule.flow.function(meeting.node)
     if is_chosen(rule, meeting.there):
         return True
-    return function is not None and not _is_on_host_there(rule) and _others_follow(rule, function, meeting)
+    return function is not None and not _is_on_host_there(rule, function) and _others_follow(rule, function, meeting)
 
 
-def _is_on_host_there(rule: Rule) -> bool:
-    """Whether modules may stay on the host in a file: tests hand them what they made there, and exports trace them."""
+def _is_on_host_there(rule: Rule, function: Function | None) -> bool:
+    """Whether modules may stay on the host there: tests hand them what they made, and exports trace them."""
     path = "/".join(near(rule.source.path))
     return (
         is_test_file(rule.source.path)
         or _EXPORTS.search(path) is not None
         or _CALLS_EXPORT.search(rule.source.text) is not None
+        or (function is not None and _EXPORTS.search(function.name) is not None)
     )
 
 
@@ -185,6 +188,29 @@ def _is_called_by_nobody(rule: Rule, function: Function) -> bool:
     return not any(
         n.value == function.name and rule.parent(n) is not function.node for n in rule.source.nodes_of(cst.Name)
     )
+
+
+def _asks_for_size(rule: Rule, function: Function) -> bool:
+    """``def width(self): return self.conv(torch.zeros(1, 3, 84, 84)).numel()``: constructors ask for that, on the
+    host, be it in another file."""
+    if function in rule.flow.step_functions:
+        return False
+    returned = [each.value for each in tree.walk(function.node.body) if isinstance(each, cst.Return)]
+    return bool(returned) and all(value is not None and _is_size(value) for value in returned)
+
+
+def _is_size(node: cst.BaseExpression) -> bool:
+    """``x.size(1)``, ``x.shape[-1]``, ``int(np.prod(x.size()))``"""
+    if isinstance(node, cst.Subscript):
+        return _is_size(node.value)
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in _SIZES
+    if not isinstance(node, cst.Call):
+        return False
+    return _is_size(node.func) or (len(node.args) == 1 and _is_size(node.args[0].value))
+
+
+_SIZES = frozenset({"size", "shape", "numel", "nelement"})
 
 
 def _runs_in_forward(rule: Rule, function: Function, node: cst.CSTNode) -> bool:

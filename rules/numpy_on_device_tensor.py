@@ -111,7 +111,7 @@ class NumpyOnDeviceTensor(Rule):
             also=f"{what} cannot read `{name}` either",
             notes=notes,
             fix=self._fix(use) if is_tensor else None,
-            tentative=use.value.place.is_there and not is_surely_there(self, use.value),
+            tentative=use.value.place.is_there and not is_surely_there(self, node, use.value),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )
