@@ -5,6 +5,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
+from devlint.flow.modules import has_tensors
 from devlint.rule import Rule
 from devlint.rules._meetings import meetings
 from devlint.rules._moves import short
@@ -105,6 +106,8 @@ class MixedDevices(Rule):
         if host.kind == "module":
             # criterion = nn.CrossEntropyLoss(weight=w): loss-not-moved
             of_project = not isinstance(host.ref, str)
+            if of_project and not has_tensors(host):
+                return None  # class Nearest(nn.Module): what it keeps is what `fit` is handed, wherever that is
             if self._has_parts_set(meeting):
                 return None  # layer = Layer(3); layer.inner.weight = nn.Parameter(torch.eye(3, device=device))
             return "it is built" if host.obj is origin and of_project else None
