@@ -59,7 +59,10 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     """Whether a value is on a device by more than a parameter that may be anywhere."""
     if is_chosen(rule, value):
         return True
-    return value.place.name == "self" and not _is_on_host_there(rule, rule.flow.function(node))
+    function = rule.flow.function(node)
+    return (
+        value.place.name == "self" and not _is_on_host_there(rule, function) and not _is_fed_from_host(rule, function)
+    )
 
 
 def is_followed(rule: Rule, meeting: Meeting) -> bool:
@@ -78,6 +81,19 @@ def _is_on_host_there(rule: Rule, function: Function | None) -> bool:
         or _EXPORTS.search(path) is not None
         or _CALLS_EXPORT.search(rule.source.text) is not None
         or (function is not None and _EXPORTS.search(function.name) is not None)
+    )
+
+
+def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
+    """``def predict(self, state): return self(torch.tensor(state)).numpy()``: a module that stays on the host."""
+    if function is None:
+        return False
+    calls = [each for each in tree.walk(function.node.body) if isinstance(each, cst.Call)]
+    asked = [call for call in calls if dotted(call.func) == "self" or rule.flow.value(call.func).place.name == "self"]
+    return any(
+        value.is_tensor and value.place.is_host
+        for call in asked
+        for value in (rule.flow.value(a.value) for a in call.args)
     )
 
 
