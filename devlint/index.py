@@ -112,13 +112,26 @@ class Ancestry(NamedTuple):
     outside: frozenset[str]
 
 
-class Unit:
-    """One definition, followed by a flow of its own; ``basis`` is all it rests on."""
+#: A definition to be followed, and whether to find out what of it waits.
+_Wanted = tuple[Definition, bool]
 
-    def __init__(self, definition: Definition, flow: Flow, row: int, basis: Basis) -> None:
-        self.definition, self.flow, self.row, self.basis = definition, flow, row, basis
+
+class Unit:
+    """One definition, followed by a flow of its own; ``basis`` is all it rests on.
+
+    ``waits``: whether it was found out what of it waits for the device. Few are asked that, and it takes the code:
+    these are followed once more.
+    """
+
+    def __init__(self, definition: Definition, flow: Flow, row: int, waits: bool, basis: Basis) -> None:
+        self.definition, self.flow, self.row, self.waits, self.basis = definition, flow, row, waits, basis
+        self._parts: tuple[Function | Class, ...] = (*flow.scope.functions.values(), *flow.scope.classes.values())
         flow.unit = self
         flow.drop_tree()  # it is kept as long as the process lives
+
+    def counterpart(self, part: Function | Class, other: Unit) -> Function | Class:
+        """The function or class that ``part`` of this unit is in another one of the same definition."""
+        return other._parts[self._parts.index(part)]
 
     @property
     def function(self) -> Function | None:
@@ -138,11 +151,11 @@ class ProjectIndex:
         self._seen: dict[str, tuple[list[int] | None, str]] = {}
         self._listings: dict[str, dict[str, str]] = {}
         self._roots: dict[str, tuple[tuple[str, ...], frozenset[Fact]]] = {}
-        self._units: dict[Definition, Unit | None] = {}
+        self._units: dict[_Wanted, Unit | None] = {}
         self._asked: dict[tuple[str, str], Fact] = {}
         self.known: dict[Any, _Known] = {}  # what views have found out that is the same for all of them
-        self._running: list[Definition] = []
-        self._in_ring: dict[Definition, tuple[Unit | None, int]] = {}  # and the outermost one running that each needs
+        self._running: list[_Wanted] = []
+        self._in_ring: dict[_Wanted, tuple[Unit | None, int]] = {}  # and the outermost one running that each needs
         self._lowest = _DEEPEST  # the outermost unit being followed that was asked for again
 
     def view(self, path: str, name: str | None = None) -> View:
@@ -207,15 +220,16 @@ class ProjectIndex:
             self._roots[folder] = tuple(found), frozenset(facts)
         return self._roots[folder]
 
-    def unit(self, definition: Definition) -> Unit | None:
+    def unit(self, definition: Definition, *, waits: bool = False) -> Unit | None:
         """The definition, followed; ``None`` where it is not, or is being followed (recursion)."""
-        if definition in self._units:
-            return self._units[definition]
-        if definition in self._running:
-            self._lowest = min(self._lowest, self._running.index(definition))
+        wanted = definition, waits
+        if wanted in self._units:
+            return self._units[wanted]
+        if wanted in self._running:
+            self._lowest = min(self._lowest, self._running.index(wanted))
             return None
-        if definition in self._in_ring:
-            unit, lowest = self._in_ring[definition]
+        if wanted in self._in_ring:
+            unit, lowest = self._in_ring[wanted]
             self._lowest = min(self._lowest, lowest)
             return unit
         depth = len(self._running)
@@ -224,21 +238,21 @@ class ProjectIndex:
             return None
         outside, self._lowest = self._lowest, _DEEPEST
         before = set(self._in_ring)
-        self._running.append(definition)
+        self._running.append(wanted)
         try:
-            unit = self._follow(definition)
+            unit = self._follow(definition, waits)
         finally:
             self._running.pop()
         if self._lowest < depth:
-            self._in_ring[definition] = unit, self._lowest
+            self._in_ring[wanted] = unit, self._lowest
             self._lowest = min(self._lowest, outside)
         else:  # nothing in it depends on what is around: it may be kept, not so the rest of its ring
-            self._units[definition] = unit
+            self._units[wanted] = unit
             self._in_ring = {each: known for each, known in self._in_ring.items() if each in before}
             self._lowest = outside
         return unit
 
-    def _follow(self, definition: Definition) -> Unit | None:
+    def _follow(self, definition: Definition, waits: bool) -> Unit | None:
         import libcst as cst
 
         from devlint.decoding import SourceError
@@ -261,8 +275,9 @@ class ProjectIndex:
                 view.facts.add(self.ask(definition.path, f"names {name}"))
                 around[name] = each.target if each.kind == IMPORT else f"{HERE}.{name}"
         flow = Flow(source, view, around)
-        flow.note_waits()
-        return Unit(definition, flow, outline.bindings[definition.name].first, Basis(frozenset(view.facts)))
+        if waits:
+            flow.note_waits()
+        return Unit(definition, flow, outline.bindings[definition.name].first, waits, Basis(frozenset(view.facts)))
 
     def _entry(self, folder: str, name: str) -> str:
         """What ``name`` is in a folder to an import: ``package`` (or may be one), ``file``, ``both`` or nothing."""
@@ -319,10 +334,10 @@ class View:
             found = self._found[qualified] = led or qualified
         return found
 
-    def unit(self, definition: Definition) -> Unit | None:
+    def unit(self, definition: Definition, *, waits: bool = False) -> Unit | None:
         """The definition, followed; what that rests on, this file does too."""
         self._ask(definition.path, f"text {definition.name}")
-        unit = self.index.unit(definition)
+        unit = self.index.unit(definition, waits=waits)
         if unit is not None:
             self.facts.add(unit.basis)
         return unit

@@ -6,6 +6,7 @@ import os
 import random
 from pathlib import Path
 
+import libcst as cst
 import pytest
 
 from devlint import engine, outline
@@ -207,7 +208,8 @@ def test_a_class_named_like_a_module_is_none_where_its_bases_say_so(tmp_path: Pa
 # units ----------------------------------------------------------------------------------------------
 
 
-def test_what_a_definition_gives_does_not_depend_on_who_asked_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_a_definition_gives_does_not_depend_on_who_asked_first(tmp_path: Path, waits: bool) -> None:
     names = "abcdef"
     for name in names:
         others = names.replace(name, "")
@@ -218,11 +220,54 @@ def test_what_a_definition_gives_does_not_depend_on_who_asked_first(tmp_path: Pa
     for seed in range(8):
         index = ProjectIndex()
         order = random.Random(seed).sample(names, len(names))
-        units = [index.unit(Definition(str(tmp_path / f"m_{name}.py"), name, "def")) for name in order]
+        units = [index.unit(Definition(str(tmp_path / f"m_{name}.py"), name, "def"), waits=waits) for name in order]
         assert all(unit is not None and unit.function is not None for unit in units)
-        kept = {each.name: sorted(grounds([unit.basis])[0]) for each, unit in index._units.items() if unit is not None}
+        kept = {
+            unit.definition.name: sorted(grounds([unit.basis])[0])
+            for unit in index._units.values()
+            if unit is not None and unit.waits == waits
+        }
         given.add(repr([kept[name] for name in names]))
     assert len(given) == 1
+
+
+WAITING = {
+    "deep": "import torch\n\n\ndef read(x: torch.Tensor):\n    return x.cuda().item()\n",
+    "helper": "import torch\nfrom deep import read\n\n\ndef told(x: torch.Tensor):\n    return read(x.cuda())\n",
+    "layer": "from torch import nn\nfrom helper import told\n\n\nclass Layer(nn.Module):\n    def __init__(self):\n"
+    "        super().__init__()\n        self.inner = nn.Linear(2, 2)\n\n"
+    "    def forward(self, x):\n        told(x)\n        return self.inner(x)\n",
+    "main": "import torch\nfrom helper import told\nfrom layer import Layer\n\n\ndef main(x: torch.Tensor):\n"
+    "    layer = Layer().cuda()\n    told(x)\n    layer(x)\n",
+}
+
+
+def test_whether_a_call_waits_is_found_out_through_files_when_it_is_asked(tmp_path: Path) -> None:
+    write(tmp_path, **WAITING)
+    flow = Flow(Source(WAITING["main"].encode(), "main.py"), (at := view(tmp_path, "main")))
+    assert not any(waits for _, waits in at.index._units)
+    before = {fact for fact in grounds(flow.used)[0] if fact.path.endswith("deep.py")}
+    told, layer = flow.source.nodes_of(cst.Call)[-2:]
+    assert flow.waits_in(told)
+    assert flow.waits_in(layer)
+    assert {definition.name for definition, waits in at.index._units if waits} == {"read", "told", "Layer"}
+    after = {fact for fact in grounds(flow.used)[0] if fact.path.endswith("deep.py")}
+    assert before <= after
+    assert any(fact.question == "text read" for fact in after)
+
+
+def test_functions_that_call_each_other_wait_where_one_of_them_does(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        main="",
+        one="import torch\nfrom two import two\n\n\ndef one(x: torch.Tensor):\n    two(x.cuda())\n    return x\n",
+        two="import torch\nfrom one import one\n\n\n"
+        "def two(x: torch.Tensor):\n    one(x)\n    return x.cuda().item()\n",
+    )
+    code = b"import torch\nfrom one import one\nfrom two import two\n\n\ndef main(x: torch.Tensor):\n    "
+    for calls in (b"one(x)\n    two(x)\n", b"two(x)\n    one(x)\n"):
+        flow = Flow(Source(code + calls, "main.py"), view(tmp_path, "main"))
+        assert all(flow.waits_in(call) for call in flow.source.nodes_of(cst.Call)[-2:])
 
 
 def test_the_flow_never_hands_out_nodes_of_another_file(tmp_path: Path) -> None:

@@ -207,6 +207,18 @@ class Flow:
         """What a name of the top level holds in the end."""
         return self._module_env.get(name)
 
+    def waits_elsewhere(self, part: Function | Class, *, needed: bool) -> bool:
+        """Whether each call of a function, or of a module, of another file waits for the device."""
+        unit = part.home.unit if part.home is not None else None
+        if unit is None or self.project is None:
+            return False
+        if not unit.waits:
+            again = self.project.unit(unit.definition, waits=True)
+            if again is None:
+                return False
+            part = unit.counterpart(part, again)
+        return part.waits.get(needed, False)
+
     def note_waits(self) -> None:
         """Find out what waits for the device while there is code to read: callers ask later."""
         for needed in (True, False):

@@ -43,7 +43,9 @@ def call_waits(flow: Flow, call: cst.Call, *, needed: bool = False) -> bool:
 
 def waits_each_time(flow: Flow, function: Function, *, needed: bool = False) -> bool:
     """Whether each call of a function waits for the device, in itself or in what it calls."""
-    if needed not in function.waits and function.home is flow:
+    if function.home is not flow:
+        return flow.waits_elsewhere(function, needed=needed)
+    if needed not in function.waits:
         function.waits[needed] = False  # while it is being read, should it call itself
         function.waits[needed] = any(
             waits(flow, node, needed=needed)
@@ -52,12 +54,14 @@ def waits_each_time(flow: Flow, function: Function, *, needed: bool = False) -> 
             for node in tree.walk(function.node.body)
             if isinstance(node, cst.BaseExpression)
         )
-    return function.waits.get(needed, False)
+    return function.waits[needed]
 
 
 def module_waits(flow: Flow, cls: Class, *, needed: bool = False) -> bool:
     """Whether each call of a module waits for the device: its `forward`, or that of a module which it is made of."""
-    if needed not in cls.waits and cls.home is flow:
+    if cls.home is not flow:
+        return flow.waits_elsewhere(cls, needed=needed)
+    if needed not in cls.waits:
         cls.waits[needed] = False
         forward = cls.find_method("forward")
         parts = (
@@ -71,7 +75,7 @@ def module_waits(flow: Flow, cls: Class, *, needed: bool = False) -> bool:
         cls.waits[needed] = (forward is not None and waits_each_time(flow, forward, needed=needed)) or any(
             module_waits(flow, part, needed=needed) for part in parts if isinstance(part, Class)
         )
-    return cls.waits.get(needed, False)
+    return cls.waits[needed]
 
 
 def _called(flow: Flow, call: cst.Call, caller: Function | None) -> Iterator[Function | None]:
