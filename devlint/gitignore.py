@@ -16,7 +16,6 @@ _SPECIAL = "*?[\\"
 class _Pattern:
     negated: bool
     folders_only: bool
-    matches: Callable[[str, str], bool]  # of the path from the patterns' folder, and its last part
 
 
 class IgnoreRules:
@@ -24,9 +23,11 @@ class IgnoreRules:
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._patterns: list[_Pattern] = []
-        # most patterns are plain names: one look finds those that speak of an entry
+        # most patterns are plain names, plain paths and endings: one look each finds those that speak of an entry
         self._by_name: dict[str, list[int]] = {}
-        self._others: list[int] = []
+        self._by_path: dict[str, list[int]] = {}
+        self._by_ending: dict[str, list[int]] = {}
+        self._others: list[tuple[int, Callable[[str, str], bool]]] = []  # of a path, and its last part
         for line in lines:
             text = line.rstrip() if not line.rstrip().endswith("\\") else line
             if not text or text.startswith("#"):
@@ -35,10 +36,17 @@ class IgnoreRules:
             folders_only, text = text.endswith("/"), text.rstrip("/")
             if not text:
                 continue
-            plain = "/" not in text and not any(character in text for character in _SPECIAL)
-            numbers = self._by_name.setdefault(text, []) if plain else self._others
-            numbers.append(len(self._patterns))
-            self._patterns.append(_Pattern(negated, folders_only, _name_is(text) if plain else _matcher(text)))
+            number = len(self._patterns)
+            self._patterns.append(_Pattern(negated, folders_only))
+            if _is_name(text):
+                self._by_name.setdefault(text, []).append(number)
+            elif text.startswith("*") and _is_name(text[1:]):
+                self._by_ending.setdefault(text[1:], []).append(number)
+            elif all(map(_is_name, text.removeprefix("/").split("/"))):
+                self._by_path.setdefault(text.removeprefix("/"), []).append(number)
+            else:
+                self._others.append((number, _matcher(text)))
+        self._endings = tuple(self._by_ending)
 
     def verdict(self, path: str, *, is_folder: bool) -> bool | None:
         """Whether the entry is left out, by the last pattern that speaks of it; ``None`` where none does.
@@ -46,16 +54,14 @@ class IgnoreRules:
         ``path`` is seen from the folder of the patterns, with ``/``.
         """
         name = path.rpartition("/")[2]
-        decided = -1
-        for number in reversed(self._by_name.get(name, ())):
-            if is_folder or not self._patterns[number].folders_only:
-                decided = number
-                break
-        for number in reversed(self._others):
+        found = [*self._by_name.get(name, ()), *self._by_path.get(path, ())]
+        if name.endswith(self._endings):
+            found += (n for ending in self._endings if name.endswith(ending) for n in self._by_ending[ending])
+        decided = max((n for n in found if is_folder or not self._patterns[n].folders_only), default=-1)
+        for number, matches in reversed(self._others):
             if number < decided:
                 break
-            pattern = self._patterns[number]
-            if (is_folder or not pattern.folders_only) and pattern.matches(path, name):
+            if (is_folder or not self._patterns[number].folders_only) and matches(path, name):
                 decided = number
                 break
         return None if decided < 0 else not self._patterns[decided].negated
@@ -67,8 +73,9 @@ class IgnoreRules:
         return above or bool(self.verdict(path, is_folder=False))
 
 
-def _name_is(text: str) -> Callable[[str, str], bool]:
-    return lambda path, name: name == text
+def _is_name(text: str) -> bool:
+    """Whether it is a name as an entry may have it, and no pattern for several."""
+    return bool(text) and not any(character in text for character in _SPECIAL) and "/" not in text
 
 
 def _matcher(text: str) -> Callable[[str, str], bool]:
