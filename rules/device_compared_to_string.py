@@ -120,7 +120,7 @@ class DeviceComparedToString(Rule):
     ) -> None:
         against = self.flow.value(other)
         if against.kind == DATA and against.text is not None:
-            if self._takes_other_words(device, against.text):
+            if self._takes_other_words(device, against.text) or self._is_text_there(node, device):
                 return
             if self._only_moves_there(node, against.text):
                 return  # if x.device != "cpu": x = x.to("cpu")  moves nothing where it need not have been asked
@@ -135,6 +135,19 @@ class DeviceComparedToString(Rule):
         """``def to(self, device: torch.device): if device == "pinned": ...`` is handed strings, too."""
         value = self.flow.value(device)
         return value.ref != OF_TENSOR and isinstance(value.origin, cst.Param) and text.partition(":")[0] not in _TYPES
+
+    def _is_text_there(self, node: cst.Comparison, device: cst.BaseExpression) -> bool:
+        """``isinstance(self.device, str) and self.device == "meta"``: it is asked whether it is a string, first."""
+        asked = f"isinstance({self.code(device)}, str)"
+        child: cst.CSTNode = node
+        parent = self.parent(node)
+        while parent is not None and not isinstance(parent, cst.FunctionDef):
+            if isinstance(parent, cst.BooleanOperation) and child is parent.right and asked in self.code(parent.left):
+                return True
+            if isinstance(parent, cst.If) and child is parent.body and asked in self.code(parent.test):
+                return True
+            child, parent = parent, self.parent(parent)
+        return False
 
     def _only_moves_there(self, node: cst.Comparison, text: str) -> bool:
         """Whether the comparison decides on nothing but moves to the place that it asks for, which change nothing."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
@@ -70,7 +71,7 @@ class VisibleDevicesSetLate(Rule):
         for node, name in self._settings():
             uses = self._uses() if uses is None else uses
             first = next((use for use in uses if self._surely_before(use, node)), None)
-            if first is None or self._for_others(node):
+            if first is None or self._for_others(node) or self._is_chosen_already(first, node):
                 continue
             if isinstance(self.enclosing(first, cst.Parameters, cst.FunctionDef), cst.Parameters):
                 # def profile(model, device="cuda" if torch.cuda.is_available() else "cpu"):
@@ -171,6 +172,17 @@ class VisibleDevicesSetLate(Rule):
         calls = [call for call in self.source.nodes_of(cst.Call) if self.flow.function(call) is function]
         called = {self.flow.scope.qualified(call.func) for call in calls}
         return any(word in name for name in called for word in _STARTERS)
+
+    def _is_chosen_already(self, use: cst.CSTNode, node: cst.CSTNode) -> bool:
+        """``torch.cuda.set_device(rank); os.environ["CUDA_VISIBLE_DEVICES"] = gpus[rank]``: this process has its device,
+        and the variable is for those that it starts."""
+        if not isinstance(use, cst.Call) or self.flow.name_of(use) != "torch.cuda.set_device":
+            return False
+        value = node.value if isinstance(node, cst.Assign) else node
+        chosen, handed = (
+            {n.value for n in tree.walk(each) if isinstance(n, cst.Name)} for each in (use.args[0], value)
+        )
+        return bool(chosen & handed)
 
 
 def _text(node: cst.BaseExpression) -> str | None:
