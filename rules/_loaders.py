@@ -5,13 +5,22 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.finding import Fix
+from devlint.flow import outside
 from devlint.flow.names import dotted
+from devlint.flow.value import Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.source import Source
 
 #: The positions of arguments of ``DataLoader``.
 NUM_WORKERS, COLLATE, PIN_MEMORY = 5, 6, 7
+
+
+def maker(rule: Rule, loader: Value | None) -> cst.Call | None:
+    """The call of ``DataLoader`` itself that made a loader."""
+    made = loader.origin if loader is not None else None
+    # loader = get_loader(data, workers=4)  of another file may take no `pin_memory`
+    return made if isinstance(made, cst.Call) and rule.flow.name_of(made) in outside.LOADERS else None
 
 
 def gives_pin_memory(made: cst.Call) -> bool:

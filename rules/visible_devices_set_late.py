@@ -174,8 +174,8 @@ class VisibleDevicesSetLate(Rule):
         return any(word in name for name in called for word in _STARTERS)
 
     def _is_chosen_already(self, use: cst.CSTNode, node: cst.CSTNode) -> bool:
-        """``torch.cuda.set_device(rank); os.environ["CUDA_VISIBLE_DEVICES"] = gpus[rank]``: this process has its device,
-        and the variable is for those that it starts."""
+        """``torch.cuda.set_device(rank); os.environ["CUDA_VISIBLE_DEVICES"] = gpus[rank]``: this process has its
+        device, and the variable is for those that it starts."""
         if not isinstance(use, cst.Call) or self.flow.name_of(use) != "torch.cuda.set_device":
             return False
         value = node.value if isinstance(node, cst.Assign) else node
