@@ -15,6 +15,9 @@ from devlint.rules._places import origin_note, where
 from devlint.rules._shown import is_surely_there
 
 
+_TENSORS_OF_ARRAYS = frozenset({"torch.from_numpy", "torch.tensor", "torch.as_tensor", "torch.asarray"})
+
+
 class NumpyOnDeviceTensor(Rule):
     """A tensor that lives on a device, or that autograd tracks, is handed to numpy.
 
@@ -56,7 +59,7 @@ class NumpyOnDeviceTensor(Rule):
     unsafe where the value may be something other than a tensor, such as the output of a model, and where the call is
     given something else that may be a tensor on a device, too. What one line makes is told once in a function: its fix
     brings it to numpy wherever it is read there. `.detach()` is left out only where autograd surely does not track the
-    tensor. There is no fix for a list of tensors.
+    tensor. There is no fix for a list of tensors, nor for an array that becomes a tensor again at once.
 
     ## Limits
     Silent where the tensor's device is not known, and where an `except` around the call catches the error.
@@ -110,11 +113,17 @@ class NumpyOnDeviceTensor(Rule):
             message,
             also=f"{what} cannot read `{name}` either",
             notes=notes,
-            fix=self._fix(use) if is_tensor else None,
+            fix=self._fix(use) if is_tensor and not self._goes_back(use.node) else None,
             tentative=use.value.place.is_there and not is_surely_there(self, node, use.value),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )
+
+    def _goes_back(self, node: cst.CSTNode) -> bool:
+        """``torch.from_numpy(out.detach().numpy())``: with `.cpu()` it would stay on the host, where nobody wants it."""
+        arg = self.parent(node)
+        above = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        return isinstance(above, cst.Call) and self.flow.name_of(above) in _TENSORS_OF_ARRAYS
 
     def _fix(self, use: ArrayUse) -> Fix:
         missing = ".detach()" if use.tracked is not False else ""
