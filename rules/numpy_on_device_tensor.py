@@ -14,7 +14,6 @@ from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note, where
 from devlint.rules._shown import is_surely_there
 
-
 _TENSORS_OF_ARRAYS = frozenset({"torch.from_numpy", "torch.tensor", "torch.as_tensor", "torch.asarray"})
 
 
@@ -120,7 +119,7 @@ class NumpyOnDeviceTensor(Rule):
         )
 
     def _goes_back(self, node: cst.CSTNode) -> bool:
-        """``torch.from_numpy(out.detach().numpy())``: with `.cpu()` it would stay on the host, where nobody wants it."""
+        """``torch.from_numpy(out.detach().numpy())``: with `.cpu()` it would stay on the host."""
         arg = self.parent(node)
         above = self.parent(arg) if isinstance(arg, cst.Arg) else None
         return isinstance(above, cst.Call) and self.flow.name_of(above) in _TENSORS_OF_ARRAYS
