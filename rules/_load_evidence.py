@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import libcst as cst
@@ -15,7 +16,8 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned
 from devlint.rules._files import made
-from devlint.rules._saved_places import moved, receivers
+from devlint.rules._saved_places import is_asked_for, moved, receivers
+from devlint.rules._training import is_inside
 
 #: Code that puts something somewhere, or names a place.
 _PLACES = re.compile(r"""\.cuda\(|["']cpu|["']cuda|torch\.device|\bdevice\b""")
@@ -36,13 +38,18 @@ _MAIN_PROCESS = re.compile(
     r"rank\w*(\(\))? *== *0|not (\w+\.)*(local_)?rank\b|is_(local_)?(main|master)|is_rank_zero|if_main"
 )
 _HOST_READERS = frozenset({"safetensors.torch.load_file", "safetensors.safe_open"})
+#: Packages whose kernels run on CUDA, and calls that switch such kernels on.
+_OF_CUDA = frozenset("awq auto_gptq bitsandbytes flash_attn tensorrt torch2trt torch_tensorrt".split())
+_SWITCH = re.compile(r"xformers|(^|\.)enable_flash")
 
 
 def why_it_matters(rule: Rule, call: cst.Call) -> Note | None:
     """What shows that a load without a place goes wrong, or is an oversight; ``None`` where nothing does."""
     function = rule.flow.function(call)
-    if _is_published(rule, call):
+    if _is_published(rule, call) or _is_sample(rule, call):
         return None
+    if is_for_cuda_alone(rule, call):
+        return _loaded_by_each(rule, call)  # which of the devices still matters
     return (
         _told_elsewhere(rule, call, function)
         or _chosen(rule, call, function)
@@ -64,6 +71,60 @@ def _is_published(rule: Rule, call: cst.Call) -> bool:
     """``def resnet(pretrained=False): ...; if pretrained: net.load_state_dict(torch.load(FILE))``"""
     branch = rule.enclosing(call, cst.If, cst.FunctionDef)
     return isinstance(branch, cst.If) and rule.code(branch.test) == "pretrained"
+
+
+def _is_sample(rule: Rule, call: cst.Call) -> bool:
+    """``if __name__ == "__main__":`` of a file that defines what others use: a sample of how to."""
+    if rule.flow.function(call) is not None or not any(
+        "__main__" in rule.code(each.test) and is_inside(rule.flow, call, each) for each in _decisions(rule)
+    ):
+        return False
+    names = Counter(name.value for name in rule.source.nodes_of(cst.Name))
+    defined = (each for each in rule.source.module.body if isinstance(each, cst.FunctionDef | cst.ClassDef))
+    return any(names[each.name.value] == 1 and not each.name.value.startswith("_") for each in defined)
+
+
+def _decisions(rule: Rule) -> list[cst.If | cst.IfExp]:
+    return [*rule.source.nodes_of(cst.IfExp), *rule.source.nodes_of(cst.If)]
+
+
+# for CUDA alone ---------------------------------------------------------------------------------
+
+
+def is_for_cuda_alone(rule: Rule, call: cst.Call) -> bool:
+    """Whether the code around a load runs on CUDA, whatever there is: ``x = torch.ones(1, 3).cuda()``."""
+    function = rule.flow.function(call)
+    uses: list[cst.CSTNode] = [
+        move.node
+        for move in rule.flow.facts.moves.values()
+        if move.target.kind == "fixed" and move.target.name.startswith("cuda") and not is_asked_for(rule, move)
+    ]
+    # pipe.enable_xformers_memory_efficient_attention()
+    uses += [each for each in rule.source.nodes_of(cst.Call) if _SWITCH.search(dotted(each.func))]
+    if any(rule.flow.function(use) is function and _runs_with(rule, use, call) for use in uses):
+        return True
+    imports: list[cst.Import | cst.ImportFrom] = [
+        *rule.source.nodes_of(cst.Import),
+        *rule.source.nodes_of(cst.ImportFrom),
+    ]
+    return any(_runs_with(rule, node, call) and _OF_CUDA.intersection(_packages(node)) for node in imports)
+
+
+def _runs_with(rule: Rule, node: cst.CSTNode, call: cst.Call) -> bool:
+    """Whether no condition, and no function, is around a node that is not around the load as well."""
+    above = rule.parent(node)
+    while above is not None:
+        if isinstance(above, cst.If | cst.IfExp | cst.Try | cst.FunctionDef) and not is_inside(rule.flow, call, above):
+            return False
+        above = rule.parent(above)
+    return True
+
+
+def _packages(node: cst.Import | cst.ImportFrom) -> set[str]:
+    """The packages that a statement imports from: ``torch2trt`` of ``from torch2trt import TRTModule``."""
+    if isinstance(node, cst.ImportFrom):
+        return {dotted(node.module).partition(".")[0]} if node.module is not None and not node.relative else set()
+    return {dotted(alias.name).partition(".")[0] for alias in node.names}
 
 
 # the device is chosen ---------------------------------------------------------------------------
@@ -106,8 +167,7 @@ def _goes_where_chosen(rule: Rule, move: Move, function: Function | None) -> boo
 
 def _choices(rule: Rule) -> Iterator[cst.CSTNode]:
     """Where the file decides between the host and a GPU."""
-    decisions: list[cst.If | cst.IfExp] = [*rule.source.nodes_of(cst.IfExp), *rule.source.nodes_of(cst.If)]
-    for node in decisions:
+    for node in _decisions(rule):
         test = rule.code(node.test)
         if (_AVAILABLE.search(test) or _FLAG.search(test)) and _PLACES.search(rule.code(node.body)):
             yield node.test
@@ -123,22 +183,62 @@ def _choices(rule: Rule) -> Iterator[cst.CSTNode]:
 
 
 def _told_elsewhere(rule: Rule, call: cst.Call, function: Function | None) -> Note | None:
-    """Another load of the file that says where to, or one of the function that reads to the host."""
-    near: list[cst.Call] = []
-    far: list[cst.Call] = []
+    """Another load of the same kind that says where to, or that reads to the host by itself."""
+    near: list[Note] = []
+    far: list[Note] = []
     for other in rule.source.nodes_of(cst.Call):
         is_near = rule.flow.function(other) is function
         reads_to_host = rule.flow.scope.qualified(other.func) in _HOST_READERS
-        names_host = any(rule.code(arg.value) in ('"cpu"', "'cpu'") for arg in other.args)
-        if any(_is_location(arg) for arg in other.args) or (reads_to_host and (is_near or names_host)):
-            (near if is_near else far).append(other)
-    told = next(iter((*near, *far)), None)
-    return rule.note(told, "this one says where to") if told is not None else None
+        says_where = any(_is_location(arg) or _is_host(rule, arg, reads_to_host) for arg in other.args)
+        if (says_where or (reads_to_host and is_near)) and _is_alike(rule, call, other):
+            note = rule.note(other, "this one says where to" if says_where else "this one loads to the host")
+            (near if is_near else far).append(note)
+    return next(iter((*near, *far)), None)
+
+
+def _is_alike(rule: Rule, call: cst.Call, other: cst.Call) -> bool:
+    """Whether two loads are of one kind: the same file, into the same object, or one in the place of the other."""
+    if other.args and _file(rule, other) == _file(rule, call):
+        return True  # str(path), and path
+    function, another = rule.flow.function(call), rule.flow.function(other)
+    both = receivers(rule, call, function) & receivers(rule, other, another)
+    if function is another:
+        return bool(both) or _is_beside(rule, call, other)
+    # def restore(self): self.net.load_state_dict(...); def resume(self): self.net.load_state_dict(...)
+    if function is None or another is None or function.cls is None or function.cls is not another.cls:
+        return False
+    return any(name.partition(".")[0] == "self" for name in both)
+
+
+def _file(rule: Rule, load: cst.Call) -> str:
+    node = load.args[0].value
+    if isinstance(node, cst.Call) and dotted(node.func) in ("str", "Path") and len(node.args) == 1:
+        node = node.args[0].value
+    return rule.code(node)
+
+
+def _is_beside(rule: Rule, call: cst.Call, other: cst.Call) -> bool:
+    """Whether two loads are in branches of one `if`, or in statements right below each other."""
+    below: cst.CSTNode | None = other
+    above = rule.parent(other)
+    while above is not None and not is_inside(rule.flow, call, above):
+        above, below = rule.parent(above), above
+    if isinstance(above, cst.If | cst.IfExp):
+        return True
+    if not isinstance(above, cst.IndentedBlock | cst.Module):
+        return False
+    here = [i for i, each in enumerate(above.body) if each is below or is_inside(rule.flow, call, each)]
+    return here[-1] - here[0] <= 1
 
 
 def _is_location(arg: cst.Arg) -> bool:
     is_none = isinstance(arg.value, cst.Name) and arg.value.value == "None"
     return arg.keyword is not None and arg.keyword.value == "map_location" and not is_none
+
+
+def _is_host(rule: Rule, arg: cst.Arg, reads_to_host: bool) -> bool:
+    """``safe_open(f, framework="pt", device="cpu")``"""
+    return reads_to_host and rule.code(arg.value) in ('"cpu"', "'cpu'")
 
 
 def _brought_to_host(rule: Rule, call: cst.Call, function: Function | None) -> Note | None:

@@ -129,7 +129,7 @@ def needs_cuda(rule: Rule, call: cst.Call, function: Function | None) -> bool:
     ``net = Net().cuda(); net.load_state_dict(torch.load(f))``."""
     names = receivers(rule, call, function, _made_of(rule, set(assigned(rule, call)), function))
     return any(
-        move.target.kind == "fixed" and move.target.name.startswith("cuda") and not _is_asked_for(rule, move)
+        move.target.kind == "fixed" and move.target.name.startswith("cuda") and not is_asked_for(rule, move)
         for move in moved(rule, names, function)
     )
 
@@ -161,7 +161,7 @@ def _root(rule: Rule, node: cst.BaseExpression) -> str:
     return rule.code(node)
 
 
-def _is_asked_for(rule: Rule, move: Move) -> bool:
+def is_asked_for(rule: Rule, move: Move) -> bool:
     """``if use_cuda: net.cuda()``; ``place = device("cuda") if torch.cuda.is_available() else device("cpu")``"""
     if move.target_node is not None and "is_available" in rule.code(made(rule, move.target_node)):
         return True

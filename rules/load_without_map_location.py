@@ -7,11 +7,11 @@ import libcst as cst
 from devlint.finding import Note, Span
 from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._checkpoints import has_location, loaded_as
+from devlint.rules._checkpoints import assigned, has_location, loaded_as
 from devlint.rules._files import is_known_file
-from devlint.rules._load_evidence import device_parameter, why_it_matters
+from devlint.rules._load_evidence import device_parameter, is_for_cuda_alone, why_it_matters
 from devlint.rules._same_run import is_of_same_run
-from devlint.rules._saved_places import has_another_way, is_of_host, needs_cuda
+from devlint.rules._saved_places import has_another_way, is_of_host, moved, needs_cuda, receivers
 from devlint.testcode import is_test_file
 
 
@@ -32,8 +32,9 @@ class LoadWithoutMapLocation(Rule):
     Reports `torch.load(file)` without `map_location` where what is loaded is a checkpoint (its content goes into
     `load_state_dict`, it is used as a model, or the file is called a checkpoint, weights or a snapshot), and something
     shows that it matters: the function takes a `map_location` or a device and does not hand it on; the device is
-    chosen, by an option or by whether there is one; another load of the file says where to; what is loaded is moved to
-    the host though the file saves models from wherever they are; or each process of a distributed run loads it.
+    chosen, by an option or by whether there is one; another load of the same kind (of the same file, into the same
+    object, in the other branch, right beside it) says where to or loads to the host; what is loaded is moved to the
+    host though the file saves models from wherever they are; or each process of a distributed run loads it.
 
     ## Why is this bad
     A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU
@@ -66,14 +67,17 @@ class LoadWithoutMapLocation(Rule):
     ```
 
     ## Fix safety
-    The fix adds the function's own `map_location` or `device` argument where it takes one, else `map_location="cpu"`.
-    It is unsafe: code that relied on tensors being on the saved device has to move them. `load_state_dict` copies
-    values to where the parameters are, so nothing else changes for it.
+    The fix adds the function's own `map_location` or `device` argument where it takes one, else `map_location="cpu"`,
+    also where the function moves the model to its `device` only afterwards. It is unsafe: code that relied on tensors
+    being on the saved device has to move them. `load_state_dict` copies values to where the parameters are, so nothing
+    else changes for it.
 
     ## Limits
     Tentative where nothing in the file shows that it matters: libraries and converters that load what they are given,
-    code that thinks of CUDA alone, what the main process alone loads. What one function loads is one finding, and so
-    are loads in statements of a script right below each other.
+    code that thinks of CUDA alone, what the main process alone loads; where the code around the load runs on CUDA
+    whatever there is (`.cuda()` under no condition, xformers, packages of CUDA kernels), unless several processes load;
+    and below `if __name__ == "__main__":` of a file that defines what others use. What one function loads is one
+    finding, and so are loads in statements of a script right below each other.
 
     Silent for data sets, scores, settings and other files that nothing shows to be checkpoints (that the folder is
     called so is not enough where the file has another name), in tests, for what the same run saved or trained just
@@ -106,13 +110,13 @@ class LoadWithoutMapLocation(Rule):
             what = self._fault(call, function, taken)
             if what is None:
                 continue
-            why = self.note(taken, "given by whoever calls") if taken is not None else why_it_matters(self, call)
+            why = self._why(call, taken)
             if function is not None:
-                key = (function, why is None)
+                key = function
             elif before is None or not self._follows(before, call):
                 key = call
             before = call
-            found.setdefault(key, []).append(_Load(call, what, taken.name.value if taken is not None else '"cpu"', why))
+            found.setdefault(key, []).append(_Load(call, what, self._location(call, function, taken), why))
         for together in found.values():
             self._report(together)
 
@@ -127,9 +131,28 @@ class LoadWithoutMapLocation(Rule):
             return None
         return what
 
+    def _why(self, call: cst.Call, taken: cst.Param | None) -> Note | None:
+        """What shows that it matters where to: a `map_location` always, a device where it may be the host."""
+        if taken is None:
+            return why_it_matters(self, call)
+        if taken.name.value != "map_location" and is_for_cuda_alone(self, call):
+            return None
+        return self.note(taken, "given by whoever calls")
+
+    def _location(self, call: cst.Call, function: Function | None, taken: cst.Param | None) -> str:
+        """What the fix gives: what the function takes for it, but the host where the model still is there."""
+        if taken is None:
+            return '"cpu"'
+        models = receivers(self, call, function).difference(assigned(self, call))
+        moves = [self.source.offsets(move.node)[0] for move in moved(self, models, function)]
+        # net.load_state_dict(torch.load(f)); return net.to(device)
+        later = bool(moves) and min(moves) > self.source.offsets(call)[0]
+        return '"cpu"' if later and taken.name.value != "map_location" else taken.name.value
+
     def _report(self, together: list[_Load]) -> None:
         """Report what one function loads as one finding: whoever mends the first mends them all."""
         first, *others = together
+        why = next((each.why for each in together if each.why is not None), None)
         edits = [self.add_argument(each.call, f"map_location={each.location}") for each in together]
         fix = self.fix(f"add `map_location={first.location}`", *(e for e in edits if e is not None), safe=False)
         dropped = first.location == "map_location"
@@ -138,11 +161,11 @@ class LoadWithoutMapLocation(Rule):
             f"{first.what} is loaded to the devices that it was saved from: `map_location` "
             f"{'is not handed on' if dropped else 'is missing'}",
             notes=[
-                *([first.why] if first.why is not None else []),
+                *([why] if why is not None else []),
                 *(self.note(each.call, "here, too") for each in others),
             ],
             fix=fix if None not in edits else None,
-            tentative=first.why is None,
+            tentative=why is None,
         )
 
     def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:
