@@ -3,16 +3,43 @@
 LibCST checks each node it makes, also those its own parser makes, and sets each field through ``object.__setattr__``
 since nodes are frozen. While devlint parses, constructors only fill the slots. And nodes are compared and hashed by
 identity, which LibCST says in Python and ``object`` in C: every look-up by a node asks for it.
+
+Half of the time to import LibCST goes into methods that Python writes and compiles for each class of nodes. Most are
+never called: those that make nodes frozen, and the comparing and printing that LibCST replaces anyway. Where this file
+is what imports LibCST, they are not made.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from threading import Lock
 from typing import Any, cast
 
-import libcst as cst
+
+@contextmanager
+def _plain_nodes() -> Iterator[None]:
+    """LibCST's nodes that are defined now get no methods but their constructor."""
+    usual = dataclasses.dataclass
+
+    def plain(cls: Any = None, /, **given: Any) -> Any:
+        if cls is None:
+            return lambda cls: plain(cls, **given)
+        if cls.__module__.startswith("libcst._nodes."):
+            given = {**given, "repr": False, "eq": False, "frozen": False}
+        return usual(cls, **given)
+
+    dataclasses.dataclass = plain
+    try:
+        yield
+    finally:
+        dataclasses.dataclass = usual
+
+
+with _plain_nodes():
+    import libcst as cst
 
 
 def parse(text: str) -> cst.Module:

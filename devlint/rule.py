@@ -309,6 +309,8 @@ def rule_files() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def discover() -> dict[str, type[Rule]]:
     """Rule name -> class, for every rule installed. Imports all of them, and LibCST."""
+    import devlint.nodes  # noqa: F401  LibCST is imported in less time where this comes first
+
     found: dict[str, type[Rule]] = {}
     for name in rule_files():
         stem = name.replace("-", "_")

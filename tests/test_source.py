@@ -1,6 +1,9 @@
 """Bytes to text to positions, and back."""
 
 import codecs
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import libcst as cst
@@ -304,3 +307,26 @@ def test_what_stands_first_is_the_same_before_and_after_positions_are_known() ->
     before = [source.comes_before(*pair) for pair in pairs]
     source.offsets(source.module)
     assert before == [source.comes_before(*pair) for pair in pairs]
+
+
+def test_nodes_are_made_with_fewer_methods_and_all_else_as_libcst_has_it() -> None:
+    script = """
+        import dataclasses
+        usual = dataclasses.dataclass
+        import devlint.nodes
+        import libcst as cst
+        from libcst.metadata import CodePosition
+
+        assert dataclasses.dataclass is usual
+        assert CodePosition(1, 2) == CodePosition(1, 2) and hash(CodePosition(1, 2)) == hash(CodePosition(1, 2))
+        name = cst.Name("x")
+        assert name != cst.Name("x") and name in {name} and name.deep_equals(cst.Name("x"))
+        assert "value='x'" in repr(name)
+        assert name.with_changes(value="y").value == "y" and name.value == "x"
+        try:
+            cst.Name("")
+        except cst.CSTValidationError:
+            print("told")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("told\n", "")
