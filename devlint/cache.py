@@ -240,6 +240,10 @@ class Cache:
         known = self._states.get(name)
         return known[-1] if known is not None and known[:-1] == state(stat) else None
 
+    def __contains__(self, key: str) -> bool:
+        """Whether something is stored under ``key``, though it may no longer hold."""
+        return key in self._new_findings or key in self._stored
+
     def get(self, key: str) -> list[Finding] | None:
         """The findings stored under ``key``, where every fact they rest on still holds."""
         new = self._new_findings.get(key)

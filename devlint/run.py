@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from devlint.cache import Cache, Fact, Group, Seen, folder_for, generation, key
 from devlint.config import Settings
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Below this many bytes a pool costs more than it saves.
 _SERIAL_BYTES = 150_000
 _CHUNK_BYTES = 65_536
+# To look up fewer files in the cache takes no longer than to start a process.
+_MANY_STORED = 200
 
 #: Called with the number of files and of bytes to check; gives what to call for each file done.
 Progress = Callable[[int, int], AbstractContextManager[Callable[[], None]]]
@@ -105,19 +107,21 @@ def run(files: list[File], plan: Plan, progress: Progress | None = None) -> Outc
     clock = time.perf_counter()
     results: dict[str, list[Finding]] = {}
     caches = _Caches(plan, outcome)
-    pending = _from_cache(files, plan, caches, results, outcome)
-    outcome.seconds["cache"] = time.perf_counter() - clock
+    ahead = _Ahead(plan)
     try:
+        pending = _from_cache(files, plan, caches, results, outcome, ahead)
+        outcome.seconds["cache"] = time.perf_counter() - clock
         if pending:
             total = sum(size for _, size in pending)
             with (progress or _no_progress)(len(pending), total) as step:
-                for done in _process_all(pending, plan):
+                for done in _process_all(pending, plan, ahead):
                     _settle(done, plan, caches, results, outcome)
                     step()
     finally:  # what an interrupted run has found is worth keeping
+        ahead.stop()
         clock = time.perf_counter()
         caches.save()
-        outcome.seconds["cache"] += time.perf_counter() - clock
+        outcome.seconds["cache"] = outcome.seconds.get("cache", 0.0) + time.perf_counter() - clock
     outcome.checked = len(results)
     outcome.findings = [(file, finding) for file in files for finding in results.get(file.path, ())]
     return outcome
@@ -171,41 +175,59 @@ class _Caches:
 
 
 def _from_cache(
-    files: list[File], plan: Plan, caches: _Caches, results: dict[str, list[Finding]], outcome: Outcome
+    files: list[File],
+    plan: Plan,
+    caches: _Caches,
+    results: dict[str, list[Finding]],
+    outcome: Outcome,
+    ahead: _Ahead,
 ) -> list[tuple[File, int]]:
-    """Fill in what is known; what is left to do, with sizes."""
-    from devlint import engine
+    """Fill in what is known; what is left to do, with sizes.
 
-    pending = []
-    hits = 0
+    New content is told from the rest by states and digests, in no time: ``ahead`` begins with it while it is found out
+    whether all that is stored still holds.
+    """
+    pending: list[tuple[File, int]] = []
+    stored: list[tuple[File, int, Cache, str]] = []
     for file in files:
         cache = caches.get(file.settings)
         try:
             stat = os.stat(file.path)
-            if cache is None:
-                pending.append((file, stat.st_size))
-                continue
-            stored = cache.key_of(file.name, stat)
-            findings = cache.get(stored) if stored is not None else None
-            if findings is None:
-                stat, raw = _read(file.path)
-                content = key(raw, file.name, file.settings.ignored_for(file.path))
-                findings = cache.get(content)
-                if findings is None and not engine.relevant(raw):
-                    findings = []
-                    cache.put(content, findings)
-                if findings is not None:
-                    cache.seen(file.name, stat, content)
+            content = _content(file, stat, cache) if cache is not None else None
         except OSError as error:
             outcome.problems.append(unreadable(file.name, error))
             continue
-        if findings is None or any(plan.applies(finding, file.settings) for finding in findings):
+        if cache is None or content is None:
             pending.append((file, stat.st_size))
         else:
-            hits += 1
+            stored.append((file, stat.st_size, cache, content))
+    if len(stored) >= _MANY_STORED:
+        ahead.begin(pending)
+    for file, size, cache, content in stored:
+        findings = cache.get(content)
+        if findings is None or any(plan.applies(finding, file.settings) for finding in findings):
+            pending.append((file, size))
+        else:
             results[file.path] = findings
-    outcome.notes.append(f"files: {len(files)}, {hits} from the cache")
+    outcome.notes.append(f"files: {len(files)}, {len(results)} from the cache")
     return pending
+
+
+def _content(file: File, stat: os.stat_result, cache: Cache) -> str | None:
+    """The key of a file's content, where something is stored under it. Raises ``OSError``."""
+    from devlint import engine
+
+    known = cache.key_of(file.name, stat)
+    if known is not None:
+        return known
+    stat, raw = _read(file.path)
+    content = key(raw, file.name, file.settings.ignored_for(file.path))
+    if content not in cache:
+        if engine.relevant(raw):
+            return None
+        cache.put(content, [])
+    cache.seen(file.name, stat, content)
+    return content
 
 
 def _read(path: str) -> tuple[os.stat_result, bytes]:
@@ -316,7 +338,7 @@ def _write(done: _Done, outcome: Outcome) -> bool:
 
 
 def _load_rules() -> None:
-    from devlint import engine, flow, rule, source  # noqa: F401  before a fork, so that workers share them
+    from devlint import engine, rule  # noqa: F401  before a fork, so that workers share them
 
     rule.discover()
 
@@ -327,23 +349,88 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def _process_all(pending: list[tuple[File, int]], plan: Plan) -> Iterator[_Done]:
-    _load_rules()
-    jobs = min(plan.jobs or available_cpus(), len(pending), 61)  # Windows waits for 61 processes at most
-    if jobs < 2 or sum(size for _, size in pending) < _SERIAL_BYTES:
-        index = _new_index()
-        for file, _ in pending:
-            yield _process_file(file, plan, index)
-        return
+def _process_all(pending: list[tuple[File, int]], plan: Plan, ahead: _Ahead) -> Iterator[_Done]:
+    rest = [each for each in pending if each[0] not in ahead.files]
     lost: list[File] = []
-    yield from _pooled(_chunks(pending), plan, jobs, lost)
+    if rest:
+        _load_rules()
+        jobs = min(plan.jobs or available_cpus(), len(rest), 61)  # Windows waits for 61 processes at most
+        if jobs < 2 or sum(size for _, size in rest) < _SERIAL_BYTES:
+            index = _new_index()
+            for file, _ in rest:
+                yield _process_file(file, plan, index)
+        else:
+            yield from _pooled(_chunks(rest), plan, jobs, lost)
+    yield from ahead.finish(lost)
     # A worker died and took down the pool: one file at a time tells which of them it was.
     for file in lost:
+        _load_rules()
         gone: list[File] = []
         yield from _pooled([[file]], plan, 1, gone)
         if gone:
             message = "the process checking it died, perhaps for want of memory; exclude the file, or report it"
             yield _Done(file, problem=f"{file.name}: {message}")
+
+
+class _Ahead:
+    """One process for the few files that are known to need a check, while this one is busy with the cache.
+
+    Only where a process can be forked: to start one in another way takes longer than it saves.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.files: list[File] = []
+        self._pid = 0
+        self._results = -1
+
+    def begin(self, pending: list[tuple[File, int]]) -> None:
+        jobs = self._plan.jobs or available_cpus()
+        if not pending or jobs < 2 or sum(size for _, size in pending) >= _SERIAL_BYTES or _start_method() != "fork":
+            return
+        self.files = [file for file, _ in pending]
+        self._results, results = os.pipe()
+        with _interrupts_held():  # in the new process for good: this one handles them
+            self._pid = os.fork()
+            if self._pid == 0:
+                self._work(results)
+        os.close(results)
+
+    def _work(self, results: int) -> NoReturn:
+        try:
+            import pickle
+
+            _start_worker()
+            with open(results, "wb") as pipe:
+                pickle.dump(_process_chunk(self.files, self._plan), pipe)
+        finally:
+            os._exit(0)  # whatever happened: what comes after `begin` is not for this process
+
+    def finish(self, lost: list[File]) -> list[_Done]:
+        """What came of the files; they go to ``lost`` where the process died."""
+        if not self._pid:
+            return []
+        import pickle
+
+        with open(self._results, "rb", closefd=False) as pipe:
+            data = pipe.read()
+        self.stop()
+        try:
+            done: list[_Done] = pickle.loads(data)
+        except (EOFError, pickle.UnpicklingError):
+            lost += self.files
+            return []
+        return done
+
+    def stop(self) -> None:
+        if not self._pid:
+            return
+        import signal
+
+        os.kill(self._pid, signal.SIGKILL)  # nothing it holds could be lost
+        os.waitpid(self._pid, 0)
+        os.close(self._results)
+        self._pid = 0
 
 
 def _chunks(pending: list[tuple[File, int]]) -> list[list[File]]:
@@ -418,8 +505,9 @@ def _start_worker() -> None:
     import signal
 
     global _index
-    _index = _new_index()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to every process: the first one handles it
+    _load_rules()  # one that shares nothing with the first process has none yet
+    _index = _new_index()
 
 
 def _process_chunk(chunk: Iterable[File], plan: Plan) -> list[_Done]:

@@ -305,6 +305,98 @@ def test_workers_find_what_one_process_finds_in_the_same_order(project: Path, mo
     assert [file.name for file, _ in pooled.findings] == [f"m{number}.py" for number in range(6)]
 
 
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A run with one stored file is one with many; the processes that are started ahead."""
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork")
+    started: list[int] = []
+    fork = os.fork
+
+    def noted() -> int:
+        started.append(fork())
+        return started[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
+    monkeypatch.setattr(run, "_MANY_STORED", 1)
+    monkeypatch.setattr(run, "_start_method", lambda: "fork")
+    return started
+
+
+def is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.usefixtures("toy_rules")
+def test_a_changed_file_is_checked_while_the_others_are_looked_up(
+    project: Path, monkeypatch: pytest.MonkeyPatch, processes: list[int]
+) -> None:
+    write(project, a="poor", b="good")
+    run.run(files(), Plan(jobs=2))
+    assert not processes
+    write(project, b="fatal")
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_process_all", lambda _, plan, ahead: ahead.finish([]))
+        assert told(run.run(files(), Plan(jobs=2))) == [("a.py", "poor-name"), ("b.py", "fatal-name")]
+    assert len(processes) == 1
+    assert is_gone(processes[0])
+    forbid_checking(monkeypatch)
+    assert told(run.run(files(), Plan(jobs=2))) == [("a.py", "poor-name"), ("b.py", "fatal-name")]
+
+
+@pytest.mark.usefixtures("toy_rules")
+def test_one_job_is_one_process(project: Path, processes: list[int]) -> None:
+    write(project, a="poor", b="good")
+    run.run(files(), Plan(jobs=1))
+    write(project, b="fatal")
+    assert told(run.run(files(), Plan(jobs=1))) == [("a.py", "poor-name"), ("b.py", "fatal-name")]
+    assert not processes
+
+
+def test_what_rests_on_a_changed_file_is_checked_as_well(project: Path, processes: list[int]) -> None:
+    write(project, a="from b import make\nmake().numpy()", b="def make():\n    return torch.zeros(3)", c="")
+    before = run.run(files(), Plan(jobs=2)).findings
+    write(project, b='def make():\n    return torch.zeros(3, device="cuda")')
+    after = run.run(files(), Plan(jobs=2)).findings
+    assert len(processes) == 1
+    assert after != before
+    assert after == run.run(files(), Plan(jobs=1, use_cache=False)).findings
+
+
+@pytest.mark.usefixtures("toy_rules")
+def test_where_the_process_ahead_dies_its_files_are_checked_all_the_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch, processes: list[int]
+) -> None:
+    write(project, a="poor", b="good")
+    run.run(files(), Plan(jobs=2))
+    write(project, b="fatal")
+    monkeypatch.setattr(run._Ahead, "_work", lambda *_: os._exit(9))
+    assert told(run.run(files(), Plan(jobs=2))) == [("a.py", "poor-name"), ("b.py", "fatal-name")]
+    assert processes
+
+
+@pytest.mark.usefixtures("toy_rules")
+def test_an_interrupted_run_leaves_no_process(
+    project: Path, monkeypatch: pytest.MonkeyPatch, processes: list[int]
+) -> None:
+    write(project, a="poor", b="good")
+    run.run(files(), Plan(jobs=2))
+    write(project, b="fatal")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.Cache, "get", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(files(), Plan(jobs=2))
+    assert len(processes) == 1
+    assert is_gone(processes[0])
+
+
 def test_the_largest_files_go_first_and_small_ones_together(project: Path) -> None:
     write(project, a="", b="", c="")
     a, b, c = files()
