@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
+from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Class
@@ -68,9 +69,11 @@ class UnregisteredModule(Rule):
 
     ## Limits
     Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something
-    that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one, which is how
-    a module is hidden on purpose, and modules that the constructor is given are not reported, and neither are modules
-    without parameters and buffers. Held back as tentative: a container that no method but the constructor names.
+    that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop
+    goes through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the
+    constructor is given are not reported, and neither are modules without parameters and buffers. Held back as
+    tentative: a container that no method but the constructor names; modules that are given a device, that put their
+    parts on one when they are built, or that have buffers alone.
 
     ## References
     - [torch.nn.ModuleList](https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
@@ -96,8 +99,8 @@ class UnregisteredModule(Rule):
         if any(value.kind == MODULE for _, value in stores):
             return  # self.layers = nn.ModuleList(self.layers)
         put = [each for statement, _ in held for each in self._put(statement) if not self._is_elsewhere(each[0])]
-        if not put or all(_is_list_of_one(statement) for statement, _ in stores) or self._takes_care(cls, name):
-            return  # self._teacher = [teacher]: hidden from the parameters on purpose
+        if not put or self._is_hidden(cls, name, stores) or self._takes_care(cls, name):
+            return
         reported.add(made[0])
         node, value = put[0]
         parameters = value.kind == TENSOR
@@ -110,7 +113,7 @@ class UnregisteredModule(Rule):
             f"`self.{name}` is a plain {_PLAIN[container]}: the {what} in it are no part of `{cls.name}`{stay}",
             notes=notes,
             fix=self._fix(made[0], container, [value for _, value in held], parameters),
-            tentative=not self._is_used(cls, name),
+            tentative=not self._is_used(cls, name) or all(_needs_no_move(*each) for each in put),
         )
 
     def _is_below(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
@@ -185,6 +188,17 @@ class UnregisteredModule(Rule):
             for method in owner.methods.values()
             if method.name != "__init__"
             for node in tree.walk(method.node.body)
+        )
+
+    def _is_hidden(self, cls: Class, name: str, stores: Iterable[tuple[cst.CSTNode, Value]]) -> bool:
+        """``self._teacher = [teacher]``, asked for `self._teacher[0]`: hidden from the parameters on purpose."""
+        if not all(_is_list_of_one(statement) or _is_none(statement) for statement, _ in stores):
+            return False
+        # for layer in self.layers: x = layer(x)
+        return not any(
+            isinstance(node, cst.For | cst.CompFor) and dotted(node.iter) == f"self.{name}"
+            for owner in (*cls.lineage, *cls.descendants)
+            for node in tree.walk(owner.node.body)
         )
 
     def _takes_care(self, cls: Class, name: str) -> bool:
@@ -301,6 +315,43 @@ def _items(value: Value) -> list[Value]:
     if value.kind == LIST:
         return list(value.ref) if isinstance(value.ref, tuple) else [value.items]
     return list(value.items)
+
+
+def _needs_no_move(node: cst.CSTNode, value: Value) -> bool:
+    """Whether a module is made where it shall be, or has nothing to train: ``Dist(group, device=device)``."""
+    made = node if isinstance(node, cst.Call) else value.obj
+    if isinstance(made, cst.Call) and any(
+        (arg.keyword is not None and arg.keyword.value == "device") or names_device(_last_word(arg.value))
+        for arg in made.args
+    ):
+        return True
+    if not isinstance(value.ref, Class):
+        return False
+    parts = [part for cls in value.ref.lineage for part in cls.attrs.values()]
+    if not value.holds and not any(part.ref == "parameter" or has_tensors(part) for part in parts):
+        return True  # self.register_buffer("table", table)  and nothing else
+    init = value.ref.find_method("__init__")
+    return init is not None and any(_moves(node) for node in tree.walk(init.node.body))
+
+
+def _moves(node: cst.CSTNode) -> bool:
+    """``self.norm = Norm(width).cuda()``, ``self.norm = Norm(width).to(device)``"""
+    if not isinstance(node, cst.Assign) or not dotted(node.targets[0].target).startswith("self."):
+        return False
+    call = node.value
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        return False
+    to_device = call.func.attr.value == "to" and any(names_device(_last_word(arg.value)) for arg in call.args)
+    return call.func.attr.value == "cuda" or to_device
+
+
+def _last_word(node: cst.BaseExpression) -> str:
+    return dotted(node).rpartition(".")[2]
+
+
+def _is_none(statement: cst.CSTNode) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(value, cst.Name) and value.value == "None"
 
 
 def _is_list_of_one(statement: cst.CSTNode) -> bool:
