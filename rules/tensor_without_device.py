@@ -8,6 +8,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import Meeting
+from devlint.flow.modules import has_tensors
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
@@ -160,7 +161,7 @@ class TensorWithoutDevice(Rule):
 
     def _report(self, factory: cst.Call, meeting: Meeting, fix: Fix | None) -> None:
         name = self.flow.name_of(factory)
-        there = self.code(meeting.there_node)
+        there = self.code(self._on_device(meeting))
         apart = meeting.node is not factory
         met = [self.note(meeting.node, f"they meet here, in {meeting.what}")] if apart else []
         self.report(
@@ -170,6 +171,22 @@ class TensorWithoutDevice(Rule):
             fix=fix,
             tentative=not is_shown(self, meeting) or _has_no_room(factory, meeting),
         )
+
+    def _on_device(self, meeting: Meeting) -> cst.BaseExpression:
+        """What it meets; of a method of the module's own, what that has on the device: ``self.weight``."""
+        node, function = meeting.there_node, self.flow.function(meeting.there_node)
+        owner, _, last = dotted(node).rpartition(".")
+        cls = function.cls if function is not None and owner == "self" else None
+        method = cls.find_method(last) if cls is not None else None
+        if cls is None or method is None:
+            return node
+        attrs = {name: value for each in cls.lineage for name, value in each.attrs.items()}
+        for part in tree.walk(method.node.body):
+            if isinstance(part, cst.Attribute) and dotted(part.value) == "self":
+                held = attrs.get(part.attr.value)
+                if held is not None and (held.ref in ("parameter", "buffer") or has_tensors(held)):
+                    return part
+        return node
 
     def _rebuilt(self, node: cst.If, reported: set[cst.CSTNode]) -> None:
         """``if self.mask.device != x.device: self.mask = torch.ones(n, n)``, on the host again each time."""

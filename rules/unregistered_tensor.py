@@ -10,6 +10,7 @@ from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._modules import after_super
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
 from devlint.testcode import is_test_file
 
@@ -19,7 +20,8 @@ class UnregisteredTensor(Rule):
 
     ## What it does
     Reports `self.x = <tensor>` in an `nn.Module` where a method later mixes `self.x` with tensors that are
-    on the module's device; `self.x` may also be a list, tuple or dict of tensors.
+    on the module's device; `self.x` may also be a list, tuple or dict of tensors. Attributes of a class that one
+    method mixes so are one finding, which the first of them speaks for.
 
     ## Why is this bad
     `module.to(device)` moves parameters and buffers only. A tensor in a plain attribute stays on the host, and
@@ -77,6 +79,7 @@ class UnregisteredTensor(Rule):
     def check(self) -> None:
         of_test = is_test_file(self.source.path)
         reported: set[tuple[Class, str]] = set()
+        found: list[Told] = []
         for meeting in self.flow.facts.meetings.values():
             attr = meeting.host.attr
             if attr is None or attr in reported or not attr[0].is_module:
@@ -95,9 +98,11 @@ class UnregisteredTensor(Rule):
             sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node)
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
-                    self._report(statement, cls, name, meeting, "attribute", "it", sure=sure)
+                    found.append(self._told(statement, cls, name, meeting, "attribute", "it", sure=sure))
                 elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
-                    self._report(statement, cls, name, meeting, _CONTAINERS[value.kind], "what is in it", sure=sure)
+                    container = _CONTAINERS[value.kind]
+                    found.append(self._told(statement, cls, name, meeting, container, "what is in it", sure=sure))
+        report_together(self, found)
 
     def _may_be_registered(self, statement: cst.CSTNode, value: Value) -> bool:
         """Whether a store makes a parameter, a buffer or a module of the attribute, on any path."""
@@ -159,20 +164,19 @@ class UnregisteredTensor(Rule):
             for arg in use.args
         )
 
-    def _report(
+    def _told(
         self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str, *, sure: bool
-    ) -> None:
-        self.report(
+    ) -> Told:
+        """What there is to say of an attribute; those of a class that meet others in one method are told together."""
+        there = " ".join(self.code(meeting.there_node).split())[:40]
+        message = f"`self.{name}` is a plain {container}: {what} stays on the host when `{cls.name}` is moved"
+        return Told(
             statement,
-            f"`self.{name}` is a plain {container}: {what} stays on the host when `{cls.name}` is moved",
-            notes=[
-                self.note(
-                    meeting.node,
-                    f"here it meets `{' '.join(self.code(meeting.there_node).split())[:40]}`, which is on "
-                    f"{where(meeting.there.place)}",
-                )
-            ],
+            message,
+            f"so does `self.{name}`",
+            notes=[self.note(meeting.node, f"here it meets `{there}`, which is on {where(meeting.there.place)}")],
             fix=self._fix(statement, cls, name) if container == "attribute" else None,
+            key=(cls, self.flow.function(meeting.node), sure),
             tentative=not sure,
         )
 
