@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import libcst as cst
 
@@ -11,12 +12,21 @@ from devlint import tree
 from devlint.flow.names import dotted
 from devlint.rule import Rule
 
-_COPIED = re.compile(r"#\s*(copied|copy|taken) (\w+ )?from\b", re.IGNORECASE)
+#: `# Copied from transformers.models.bart`, `# mainly adapted and cut down from https://...`
+_COPIED = re.compile(r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed)( \w+){0,3} from\b", re.IGNORECASE)
+_WITH_LINES = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
+_REGION = re.compile(r"#\s*region\s+(\w+)", re.IGNORECASE)
 
 
 def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether what is changed there comes back, or is lost on the way: one keeps such code as its model has it."""
-    return any(_is_marked(each) or _takes_a_place(rule, each) for each in _definitions(rule, node))
+    definitions = list(_definitions(rule, node))
+    names = {each.name.value for each in definitions}
+    return (
+        any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
+        or any(_speaks_of(rule, text, names) for text in _comments(rule.source.module.header))
+        or _is_in_copied_part(rule, node, names)
+    )
 
 
 def _definitions(rule: Rule, node: cst.CSTNode) -> Iterator[cst.FunctionDef | cst.ClassDef]:
@@ -28,11 +38,62 @@ def _definitions(rule: Rule, node: cst.CSTNode) -> Iterator[cst.FunctionDef | cs
         above = rule.parent(above)
 
 
-def _is_marked(definition: cst.FunctionDef | cst.ClassDef) -> bool:
-    """`# Copied from transformers.models.bart.modeling_bart.shift` above it: a check of the project undoes changes."""
-    lines = [*definition.leading_lines, *definition.lines_after_decorators]
-    lines += [line for decorator in definition.decorators for line in decorator.leading_lines]
-    return any(line.comment is not None and _COPIED.match(line.comment.value) for line in lines)
+def _is_marked(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bool:
+    """Whether a remark above it, or above a method of it, says so: a check of the project may undo what is changed."""
+    # Copied from transformers.models.bart.modeling_bart.shift
+    if any(_COPIED.match(text) for text in _above(definition)):
+        return True
+    if not isinstance(definition, cst.ClassDef):
+        return False
+    methods = [each for each in definition.body.body if isinstance(each, cst.FunctionDef)]
+    return any(
+        _speaks_of(rule, text, {definition.name.value, method.name.value})
+        for method in methods
+        for text in _above(method)
+    )
+
+
+def _above(definition: cst.FunctionDef | cst.ClassDef) -> list[str]:
+    """The comments right above a definition, and among its decorators."""
+    lines = [*definition.leading_lines]
+    while any(line.comment is None for line in lines):
+        lines.pop(0)  # a blank line parts them from what is above
+    lines += definition.lines_after_decorators
+    return _comments([*lines, *(line for each in definition.decorators for line in each.leading_lines)])
+
+
+def _comments(lines: Iterable[cst.EmptyLine]) -> list[str]:
+    return [line.comment.value for line in lines if line.comment is not None]
+
+
+def _speaks_of(rule: Rule, text: str, names: set[str]) -> bool:
+    """Whether a remark says that it was copied, and names nothing of the file, or one of these."""
+    # at the head of a file:  # `rotate` was copied from torchtune
+    if not _COPIED.match(text):
+        return False
+    scope = rule.flow.scope
+    known = {each.name.value for each in scope.functions} | {each.name.value for each in scope.classes}
+    named = known & set(re.findall(r"\w+", text))
+    return not named or bool(named & names)
+
+
+def _is_in_copied_part(rule: Rule, node: cst.CSTNode, names: set[str]) -> bool:
+    """Whether the last remark that stands by itself above a node, outside of definitions, says so of all below it."""
+    # copied from the script for inference
+    #
+    # region Diffusers   ...   # endregion
+    top, last = node, ""
+    while (above := rule.parent(top)) is not None and not isinstance(above, cst.Module):
+        top = above
+    for statement in rule.source.module.body:
+        lines = statement.leading_lines if isinstance(statement, _WITH_LINES) else ()
+        alone = [line.comment.value for line, after in pairwise(lines) if line.comment and not after.comment]
+        last = alone[-1] if alone else last
+        if statement is top:
+            break
+    region = _REGION.match(last)
+    packages = {name.partition(".")[0].lower() for name in rule.flow.scope.imports.values()}
+    return _speaks_of(rule, last, names) or (region is not None and region[1].lower() in packages)
 
 
 def _takes_a_place(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bool:

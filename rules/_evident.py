@@ -16,9 +16,12 @@ from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._made import Made
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
+from devlint.rules._switches import is_switched_off
 
 #: From so many sizes on that vary, what is filled on the host is large enough for the copy to cost by itself.
 _SIZES_OF_MUCH = 3
+#: As many turns as a trial goes.
+_FEW_TURNS = 100
 #: What gives one value of many, which a test then waits for.
 _SUMMARIES = frozenset("max min amax amin sum any all equal allclose isclose mean count_nonzero".split())
 #: Of `torch.linalg`, for the most part.
@@ -31,20 +34,81 @@ _OF_DATA = frozenset("torch.tensor torch.as_tensor torch.from_numpy torch.asarra
 
 def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     """Whether it surely recurs and costs, or stands beside what the same function makes on the device."""
-    if is_copied(rule, move.node) or (made.random and _has_fixed_size(made.factory)):
-        return False  # for step in range(10): x = torch.randn(20, 5).to(device)   stands in for real data
-    if _is_exported(rule) or _hardly_runs(rule, move.node) or _goes_into_generation(rule, move.node):
+    node = move.node
+    if is_copied(rule, node) or (made.random and not _may_draw_there(rule, made)):
         return False
-    if _makes_others_there(rule, move.node):
+    if _is_exported(rule) or _hardly_runs(rule, node) or _goes_into_generation(rule, node) or _is_trial(rule, node):
+        return False
+    # def __init__(self, fused=True): self.fused = fused   and then   if self.fused: ...; else: ...
+    if is_switched_off(rule, node, default="True") or _tells_of_values(rule, node):
+        return False
+    if _makes_others_there(rule, node):
         return True
-    return _is_called_often(rule, move.node) and (_is_large(made.factory) or not _waits_beside(rule, move.node))
+    return _is_called_often(rule, node) and (_is_large(made.factory) or not _waits_beside(rule, node))
+
+
+def _may_draw_there(rule: Rule, made: Made) -> bool:
+    """Whether other numbers would do: a device draws others from a seed, which any file may set, than the host does."""
+    if _has_fixed_size(made.factory):
+        return False  # for step in range(10): x = torch.randn(20, 5).to(device)   stands in for real data
+    return any(_makes_there(rule, n) and _draws(rule, n) for n in _beside(rule, made.factory))
+
+
+def _draws(rule: Rule, call: cst.CSTNode) -> bool:
+    entry = rule.flow.factory(call) if isinstance(call, cst.Call) else None
+    return entry is not None and entry.values == "random"
+
+
+def _is_trial(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a file of modules tries them out there, or a program goes a few turns."""
+    # if __name__ == "__main__": net = Net().cuda(); net(torch.zeros(n, 3).cuda())
+    above: cst.CSTNode | None = node
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        if isinstance(above, cst.If) and "__name__" in rule.code(above.test):
+            loop = rule.flow.loop(node)
+            return any(cls.is_module for cls in rule.flow.scope.classes.values()) or (
+                loop is not None and _goes_few_turns(rule, loop.node)
+            )
+        above = rule.parent(above)
+    return False
+
+
+def _goes_few_turns(rule: Rule, loop: cst.For | cst.While) -> bool:
+    """`steps = 10` of `for step in range(steps):`"""
+    if not isinstance(loop, cst.For) or not isinstance(loop.iter, cst.Call) or dotted(loop.iter.func) != "range":
+        return False
+    bounds = {dotted(arg.value) for arg in loop.iter.args}
+    return any(
+        isinstance(n.value, cst.Integer)
+        and n.value.evaluated_value <= _FEW_TURNS
+        and dotted(n.targets[0].target) in bounds
+        for n in rule.source.nodes_of(cst.Assign)
+    )
+
+
+def _tells_of_values(rule: Rule, node: cst.CSTNode) -> bool:
+    """`assert torch.equal(rows, torch.arange(n).to(rows.device))`: the host waits for what comes out."""
+    child, above = node, rule.parent(node)
+    while isinstance(above, cst.BaseExpression | cst.Arg | cst.Element | cst.ComparisonTarget):
+        child, above = above, rule.parent(above)
+    return isinstance(above, cst.Assert | cst.If | cst.While) and above.test is child
 
 
 def _is_called_often(rule: Rule, node: cst.CSTNode) -> bool:
-    """Whether the file shows who calls it: a loop, a step, or whoever runs the module that it is a method of."""
+    """Whether the file shows who calls it: a loop, a step, or a method of a module that others of the file call."""
+    if recurs(rule.flow, node):
+        return True
     function = rule.flow.function(node)
-    of_module = function is not None and function.cls is not None and function.cls.is_module
-    return of_module or recurs(rule.flow, node)
+    if function is None or function.cls is None or not function.cls.is_module:
+        return False
+    name = function.name
+    return (
+        function.is_step
+        or name == "__call__"
+        or any(
+            n.value == name and not isinstance(rule.parent(n), cst.FunctionDef) for n in rule.source.nodes_of(cst.Name)
+        )
+    )
 
 
 def _is_exported(rule: Rule) -> bool:
@@ -90,13 +154,16 @@ def _goes_into_generation(rule: Rule, node: cst.CSTNode) -> bool:
 
 def _makes_others_there(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether the same function fills other memory where it belongs: `ones = torch.ones(n, device=x.device)`."""
-    return any(
-        isinstance(n, cst.Call)
-        and (entry := rule.flow.factory(n)) is not None
+    return any(_makes_there(rule, n) for n in _beside(rule, node))
+
+
+def _makes_there(rule: Rule, node: cst.CSTNode) -> bool:
+    return (
+        isinstance(node, cst.Call)
+        and (entry := rule.flow.factory(node)) is not None
         and entry.values != "python"
-        and any(arg.keyword is not None and arg.keyword.value == "device" for arg in n.args)
-        and not rule.flow.value(n).place.is_host
-        for n in _beside(rule, node)
+        and any(arg.keyword is not None and arg.keyword.value == "device" for arg in node.args)
+        and not rule.flow.value(node).place.is_host
     )
 
 

@@ -13,6 +13,7 @@ from devlint.flow.hypothesis import asks_for_device, names_device
 from devlint.flow.place import SOMEWHERE
 from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, Function
 from devlint.rule import Rule
+from devlint.rules._switches import is_switched_off
 from devlint.testcode import is_test_file, near
 
 #: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
@@ -143,37 +144,13 @@ def is_dead(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a node stands under a flag of its function or method that is off, and that no call in the file sets:
     ``def attend(q, causal=False): if causal: ...``."""
     function = rule.flow.function(node)
-    return function is not None and bool(calls_of(rule, function)) and is_switched_off(rule, node)
+    return function is not None and bool(calls_of(rule, function)) and is_off(rule, node)
 
 
-def is_switched_off(rule: Rule, node: cst.CSTNode) -> bool:
+def is_off(rule: Rule, node: cst.CSTNode) -> bool:
     """Likewise, where it may be that nobody in the file calls the function."""
     function = rule.flow.function(node)
-    if function is None or function.outer is not None:
-        return False
-    off = {
-        param.name.value: position
-        for position, param in enumerate(function.params, start=-1 if function.takes_self else 0)
-        if isinstance(param.default, cst.Name) and param.default.value == "False"
-    }
-    child, above = node, rule.parent(node)
-    while off and above is not None and above is not function.node:
-        if isinstance(above, cst.If) and child is above.body and isinstance(above.test, cst.Name):
-            flag = above.test.value
-            if flag in off and flag not in function.assigned:
-                return _is_never_set(rule, function, flag, off[flag])
-        child, above = above, rule.parent(above)
-    return False
-
-
-def _is_never_set(rule: Rule, function: Function, flag: str, position: int) -> bool:
-    for call in calls_of(rule, function):
-        given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == flag]
-        if any(arg.star for arg in call.args) or sum(arg.keyword is None for arg in call.args) > position:
-            return False
-        if any(not isinstance(value, cst.Name) or value.value != "False" for value in given):
-            return False
-    return True
+    return function is not None and function.outer is None and is_switched_off(rule, node, parameters=True)
 
 
 def calls_of(rule: Rule, function: Function) -> list[cst.Call]:

@@ -20,7 +20,7 @@ from devlint.flow.scope import Function
 from devlint.flow.steps import is_under_test
 from devlint.flow.value import MODULE, TENSOR, THING, Value
 from devlint.rule import Rule
-from devlint.rules._meetings import calls_of, is_switched_off
+from devlint.rules._meetings import calls_of, is_off
 from devlint.rules._places import last_word
 from devlint.testcode import is_test_file, near
 
@@ -39,7 +39,7 @@ _SETTINGS = re.compile(
 
 def is_shown(rule: Rule, meeting: Meeting) -> bool:
     """Whether the other side of a meeting is on a device by more than a parameter that may be anywhere."""
-    if is_switched_off(rule, meeting.node):
+    if is_off(rule, meeting.node):
         return False
     if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -26,6 +26,7 @@ from devlint.rules._recurs import (
     recurs,
     waits_in_loop,
 )
+from devlint.rules._switches import is_switched_off, sets, tests_above
 
 #: What is asked of tensors, and of no settings.
 _OF_TENSORS = frozenset("size shape dtype dim ndim numel".split())
@@ -38,7 +39,7 @@ def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
     flow, node = rule.flow, move.node
     if is_deprecated(flow, node) or _is_called_by_nobody(rule, node) or _is_kept(rule, move):
         return False
-    if _is_switched_off(rule, node) or _is_only_traced(rule, node) or _may_stay_on_host(rule, move):
+    if is_switched_off(rule, node) or _is_only_traced(rule, node) or _may_stay_on_host(rule, move):
         return False
     if _stands_in_for_what_is_missing(rule, node) or _is_written_from_host(rule, move):
         return False
@@ -48,11 +49,11 @@ def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
         return False
     loop = working_loop(flow, node) if in_stepping_loop(flow, node) else None
     if loop is not None:
-        return not _waits_inside(rule, loop) and not (_is_small(made.factory) and reads_each_time(flow, loop))
+        return not _waits_inside(rule, loop) and not (_is_small(rule, made.factory) and reads_each_time(flow, loop))
     function = flow.function(node)
     if calls_what_waits(flow, function) or waits_in_loop(flow, function) or _is_before_work(rule, node):
         return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
-    if _is_small(made.factory) and _reads_back(rule, function):
+    if _is_small(rule, made.factory) and _reads_back(rule, function):
         return False
     return recurs(flow, node) or _follows_an_argument(rule, move)
 
@@ -68,73 +69,6 @@ def _is_called_by_nobody(rule: Rule, node: cst.CSTNode) -> bool:
     return not any(
         n.value == function.name and rule.parent(n) is not function.node for n in rule.source.nodes_of(cst.Name)
     )
-
-
-def _is_switched_off(rule: Rule, node: cst.CSTNode) -> bool:
-    """Whether it is done only for a flag that is `False` unless somebody says otherwise, and the file never does."""
-    # def __init__(self, size, weighted=False): self.weighted = weighted   and then   if self.weighted: ...
-    function = rule.flow.function(node)
-    return function is not None and any(
-        _is_never_set(rule, function, dotted(flag))
-        for test, _, holds in _tests(rule, node)
-        if holds
-        for flag in _all_asked(test)
-    )
-
-
-def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """`self.weighted` and `x` of `self.weighted and x`."""
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-        return [*_all_asked(test.left), *_all_asked(test.right)]
-    return [test]
-
-
-def _is_never_set(rule: Rule, function: Function, flag: str) -> bool:
-    cls = function.cls
-    if flag in function.param_names and flag not in function.assigned:
-        # def posterior(self, x, noisy=False): ...   is there for others to call, who may say `noisy=True`
-        is_private = function.name.startswith("_") and not function.name.endswith("__")
-        return is_private and not _may_be_set(function, flag, rule.source.nodes_of(cst.Call))
-    if cls is None or not flag.startswith("self.") or flag.count(".") != 1:
-        return False
-    setters = [m for owner in {*cls.lineage, *cls.descendants} for m in owner.methods.values() if flag[5:] in m.stores]
-    if len(setters) != 1 or setters[0].role != CONSTRUCTOR:
-        return False
-    given = [dotted(n.value) for n in tree.walk(setters[0].node.body) if isinstance(n, cst.Assign) and _sets(n, flag)]
-    if len(given) != 1 or any(
-        isinstance(n, cst.Assign) and not _sets(n, flag) and dotted(n.targets[0].target).endswith(flag[4:])
-        for n in rule.source.nodes_of(cst.Assign)
-    ):
-        return False  # net.weighted = True
-    return not _may_be_set(setters[0], given[0], rule.source.nodes_of(cst.Call))
-
-
-def _sets(assign: cst.Assign, path: str) -> bool:
-    return any(dotted(target.target) == path for target in assign.targets)
-
-
-def _may_be_set(function: Function, name: str, calls: Iterable[cst.Call]) -> bool:
-    """Whether a parameter has another default than `False`, or a call hands it something."""
-    param = next((p for p in function.params if p.name.value == name), None)
-    if param is None or param.default is None or dotted(param.default) != "False":
-        return True
-    # net = Head(4, True)   and not   def step(self, x, weighted=False), which is handed `self` besides
-    enough = next((n for n, p in enumerate(function.positional, start=function.cls is None) if p is param), None)
-    names = {function.name, function.cls.name if function.cls is not None else function.name}
-    for call in calls:
-        if any(a.keyword is not None and a.keyword.value == name and dotted(a.value) != "False" for a in call.args):
-            return True
-        if _last_word(call) not in names:
-            continue
-        unnamed = [dotted(arg.value) for arg in call.args if arg.keyword is None]
-        handed = enough is not None and len(unnamed) >= enough and unnamed[enough - 1] != "False"
-        if handed or any(arg.star for arg in call.args):
-            return True  # Head(*sizes)
-    return False
-
-
-def _last_word(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
 
 
 def _is_only_traced(rule: Rule, node: cst.CSTNode) -> bool:
@@ -195,7 +129,7 @@ def _is_device_of_a_constructor(rule: Rule, move: Move) -> bool:
     init = cls.find_method("__init__") if cls is not None else None
     if cls is None or init is None or not path.startswith("self."):
         return False
-    given = {dotted(n.value) for n in tree.walk(init.node.body) if isinstance(n, cst.Assign) and _sets(n, path)}
+    given = {dotted(n.value) for n in tree.walk(init.node.body) if isinstance(n, cst.Assign) and sets(n, path)}
     positions = [p.name.value for p in init.node.params.params][1:]
     for call in rule.source.nodes_of(cst.Call):
         builder = rule.flow.function(call)
@@ -219,7 +153,7 @@ def _is_kept(rule: Rule, move: Move) -> bool:
     # if key not in windows: windows[key] = torch.hann_window(n).to(x.device)
     return any(
         (_kept_in(branch) | kept) & _paths(test)
-        for test, branch, holds in _tests(rule, move.node)
+        for test, branch, holds in tests_above(rule, move.node)
         if not any(_compares_with_none(n, cst.IsNot if holds else cst.Is) for n in tree.walk(test))
     )
 
@@ -232,7 +166,7 @@ def _kept_in(code: cst.CSTNode) -> set[str]:
 
 def _stands_in_for_what_is_missing(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a branch makes what the caller did not hand over, or is for a batch without elements."""
-    return any(_is_missing(asked, holds) for test, _, holds in _tests(rule, node) for asked in tree.walk(test))
+    return any(_is_missing(asked, holds) for test, _, holds in tests_above(rule, node) for asked in tree.walk(test))
 
 
 def _is_missing(asked: cst.CSTNode, holds: bool) -> bool:
@@ -252,18 +186,6 @@ def _compares_with_none(node: cst.CSTNode, operator: type[cst.BaseCompOp]) -> bo
         and isinstance(node.comparisons[0].operator, operator)
         and dotted(node.comparisons[0].comparator) == "None"
     )
-
-
-def _tests(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
-    """The tests in a function that a node is evaluated under: each with its branch, and whether it is to hold."""
-    found = []
-    child: cst.CSTNode = node
-    above = rule.parent(child)
-    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
-        if isinstance(above, cst.If | cst.IfExp) and child is not above.test:
-            found.append((above.test, child, child is above.body))
-        child, above = above, rule.parent(above)
-    return found
 
 
 def _paths(test: cst.BaseExpression) -> set[str]:
@@ -370,17 +292,30 @@ def _reads_back(rule: Rule, function: Function | None) -> bool:
     )
 
 
-def _is_small(factory: cst.Call) -> bool:
-    """`torch.ones(1, 1, 3)`: the copy is a wait, and hardly any bytes."""
+def _is_small(rule: Rule, factory: cst.Call) -> bool:
+    """`torch.ones(1, 1, 3)`, `torch.arange(self.bins)` of 20 bins: the copy is a wait, and hardly any bytes."""
     sizes = [arg.value for arg in factory.args if arg.keyword is None]
     if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple):
         sizes = [element.value for element in sizes[0].elements]
     count = 1
     for size in sizes:
-        if not isinstance(size, cst.Integer):
+        number = size if isinstance(size, cst.Integer) else _number_kept(rule, size)
+        if number is None:
             return False
-        count *= size.evaluated_value
+        count *= number.evaluated_value
     return count <= _FEW
+
+
+def _number_kept(rule: Rule, size: cst.BaseExpression) -> cst.Integer | None:
+    """`20` of `self.bins`, which a constructor sets to that, and nothing else in the file binds."""
+    path, function = dotted(size), rule.flow.function(size)
+    if function is None or function.cls is None or not path.startswith("self."):
+        return None
+    assigns = [n for n in rule.source.nodes_of(cst.Assign) if sets(n, path)]
+    setter = rule.flow.function(assigns[0]) if len(assigns) == 1 else None
+    if setter is None or setter.role != CONSTRUCTOR or setter.cls not in function.cls.lineage:
+        return None
+    return assigns[0].value if isinstance(assigns[0].value, cst.Integer) else None
 
 
 # another change would be the better one -----------------------------------------------------------

@@ -7,11 +7,17 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.loops import Loop, working_loop
 from devlint.flow.names import dotted
-from devlint.flow.value import LOADER
+from devlint.flow.value import LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND
 from devlint.rule import Rule
+from devlint.rules._copied import is_copied
 from devlint.rules._moves import has_memory_of_its_own, loader_of, short
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._recurs import function_of, reads_each_time
+from devlint.rules._recurs import function_of, reads_each_time, trains
+
+#: What keeps what it is handed, wherever that is.
+_KEEPING = frozenset(
+    {"append", "extend", "add", "to", "cuda", "enumerate", "zip", "isinstance", "len", "range", "type"}
+)
 
 
 class BlockingCopyFromPinned(Rule):
@@ -57,6 +63,10 @@ class BlockingCopyFromPinned(Rule):
     the type too, which is done in pageable memory; where the target may be the host; and on Apple's chips, where
     both sides share one memory.
 
+    Tentative, and kept back unless that is selected: where a loop that does not train hands results to code of other
+    files (`accuracy.update(net(x), y)`) or yields them, since that may wait for them; and in code that says it was
+    copied.
+
     ## References
     - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
     - [torch.utils.data: memory pinning](https://pytorch.org/docs/stable/data.html#memory-pinning)
@@ -87,6 +97,7 @@ class BlockingCopyFromPinned(Rule):
                 notes=[self.note(loader.origin, "this loader pins its batches")] if loader.origin is not None else [],
                 fix=self.fix(title, edit, safe=True) if edit is not None else None,
                 key=(loader.origin, loop.node),
+                tentative=is_copied(self, move.node) or not (trains(loop) or self._keeps_results(loop)),
             )
             found.append(told)
         report_together(self, found)
@@ -96,6 +107,28 @@ class BlockingCopyFromPinned(Rule):
         loop = working_loop(self.flow, copy)
         # losses.append(loss.item()): the device is idle already when the next batch is copied
         return loop if loop is not None and not reads_each_time(self.flow, loop) else None
+
+    def _keeps_results(self, loop: Loop) -> bool:
+        """Whether no result goes to code that nobody knows, and that may wait for it."""
+        # for x, y in loader: accuracy.update(net(x.to(device)), y.to(device))
+        return not any(
+            isinstance(node, cst.Yield) or (isinstance(node, cst.Call) and self._may_read(node, loop))
+            for node in tree.walk(loop.node.body)
+        )
+
+    def _may_read(self, call: cst.Call, loop: Loop) -> bool:
+        """Whether a call hands what may be on a device to an object or a function of another file."""
+        called = function_of(self.flow, call)
+        known = (
+            self.flow.value(call.func).kind == MODULE
+            or call in loop.works
+            or (called is not None and called.home is self.flow)
+        )
+        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+        if known or self.flow.name_of(call).startswith("torch.") or name in _KEEPING or call in self.flow.facts.moves:
+            return False
+        values = (self.flow.value(arg.value) for arg in call.args)
+        return any(value.kind in (TENSOR, THING, UNKNOWN_KIND) and not value.place.is_host for value in values)
 
     def _is_pinned_by_all(self, loop: Loop) -> bool:
         """Whether a loader that comes in as an argument is a pinned one in each call: `test(net, plain_loader)`."""

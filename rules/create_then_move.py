@@ -82,11 +82,14 @@ class CreateThenMove(Rule):
     too, for `linspace` of integers, which a device rounds in another way, and for tensors without elements.
 
     Tentative, and kept back unless that is selected: in a function that follows an argument and that the file calls
-    from no step, loop or module; where the host waits for something else in the same call or turn (`.item()`, a mask,
-    `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary; in a branch
-    that warns; for what is handed to `generate(...)` at once; for random numbers of a written-out size, which stand for
-    real data; in files for an export; and in code marked `# Copied from` or put in the place of another package's. A
-    function that makes other memory with `device=` shows that it is meant, whoever calls it and whatever waits.
+    from no step, loop or module, and in a method of a module that nothing in the file calls; where the host waits for
+    something else in the same call or turn (`.item()`, a mask, `assert torch.max(offset) <= n`, the output of a
+    tokenizer), unless three sizes of what is filled vary; in an `assert` or a test; in a branch that warns, and in the
+    `else:` of a flag that defaults to `True`; for what is handed to `generate(...)` at once; for random numbers, unless
+    the function draws others with `device=`: results depend on the seed, which another file may set; under
+    `if __name__ == "__main__":` of a file that defines modules, which tries them out; in files for an export; and in
+    code that says it was copied (`# Copied from`) or that is put in the place of another package's. A function that
+    makes other memory with `device=` shows that it is meant, whoever calls it and whatever waits.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)

@@ -88,13 +88,15 @@ class HostSyncInLoop(Rule):
     parts of a batch and the loop around it needs the sum in each step; and where an element is read in a turn that
     waits for something else as well.
     Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`) or once an epoch, and
-    for sums of a pass that does not train; and in deprecated code. Silent, too, where a function or a model that the
+    for sums of a pass that does not train; where the next line reads a clock (`spent += time.time() - start`), which is
+    to count what the device does; and in deprecated code. Silent, too, where a function or a model that the
     loop calls waits by itself in each step, or is called after what it looks at (`check_gradients(model)`); a model
     that comes from another file is not seen.
 
     Tentative, and kept back unless that is selected: elements read in a loop that copies something to the host in each
     turn; a value that stays the same, where each turn reads another one as well; needless reads in files that
-    import packages of graph layers, most of which wait by themselves; and code marked `# Copied from`.
+    import packages of graph layers, most of which wait by themselves; a sum in an object that the function was handed
+    (`result.loss += loss.item()`), whose owner may look at it each time; and code that says it was copied.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -130,7 +132,7 @@ class HostSyncInLoop(Rule):
                 read.setdefault(loop, []).append(wait)
         for loop, waits in read.items():
             # a pass over held-out data ends in a wait anyway, and is short beside an epoch of training
-            if trains(loop):
+            if trains(loop) and not any(self._is_timed(wait) for wait in waits):
                 self._kept(loop, waits)
         self._fed()
 
@@ -229,7 +231,31 @@ class HostSyncInLoop(Rule):
                 *(self.note(o.node, f"`{short(self.code(o.node), 60)}` could be read later, too") for o in others),
             ],
             fix=self._together([self._fix(wait, loop) for wait in waits]),
-            tentative=is_copied(self, first.node) or self._has_waiting_layers(),
+            tentative=is_copied(self, first.node)
+            or self._has_waiting_layers()
+            or any(self._is_for_caller(wait) for wait in early or waits),
+        )
+
+    def _is_for_caller(self, wait: Wait) -> bool:
+        """`result.loss += loss.item()`, of a `result` that the function was handed: the caller may look each time."""
+        target = self.enclosing(wait.node, cst.AugAssign)
+        function = self.flow.function(wait.node)
+        if not isinstance(target, cst.AugAssign) or not isinstance(target.target, cst.Attribute) or function is None:
+            return False
+        name = dotted(target.target).partition(".")[0]
+        return name in function.param_names and name not in ("self", "cls")
+
+    def _is_timed(self, wait: Wait) -> bool:
+        """`total += loss.item(); forward_time += time.time() - start`: the clock is read once the device is done."""
+        line = self.enclosing(wait.node, cst.SimpleStatementLine)
+        block = self.parent(line) if line is not None else None
+        if line is None or not isinstance(block, cst.IndentedBlock):
+            return False
+        after = block.body[next(i for i, each in enumerate(block.body) if each is line) + 1 :][:1]
+        return any(
+            isinstance(n, cst.Call) and self.flow.scope.qualified(n.func) in _CLOCKS
+            for each in after
+            for n in tree.walk(each)
         )
 
     def _has_waiting_layers(self) -> bool:
@@ -420,6 +446,8 @@ _WAITING = frozenset(
     "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print "
     "empty_cache".split()
 )
+#: What says how late it is.
+_CLOCKS = frozenset(f"time.{name}" for name in ("time", "perf_counter", "monotonic", "process_time", "time_ns"))
 #: Packages whose layers pick by masks in their `forward`.
 _SEARCHING = frozenset({"torch_geometric", "torch_cluster", "dgl", "spconv", "MinkowskiEngine"})
 #: Functions that look at what they are handed, or show it.

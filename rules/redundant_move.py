@@ -11,12 +11,16 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import target_names
+from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied, refills
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import last_word, origin_note
+
+#: What is asked of tensors.
+_SHAPES = frozenset({"shape", "size", "dtype", "ndim"})
 
 
 class RedundantMove(Rule):
@@ -60,8 +64,9 @@ class RedundantMove(Rule):
     the same name in the same way elsewhere and needs the move there. What one function does in several places is one
     finding.
 
-    Tentative, and kept back unless that is selected: in code marked `# Copied from` or put in the place of another
-    package's, which is kept alike, and in a branch that fills anew what a module keeps once that is too small.
+    Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
+    the file, too) or that is put in the place of another package's, which is kept alike; in constructors; and in a
+    branch that fills anew what a module keeps once that is too small.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -84,14 +89,8 @@ class RedundantMove(Rule):
                 self._is_in_row(move) or self._is_mirrored(move) or self._is_like_needed(move)
             ):
                 found.append(self._there(move))
-        report_together(self, self._with_repeated(found))
-
-    def _with_repeated(self, found: list[Told]) -> list[Told]:
-        """The findings, those of one function that say the same in several places with one key."""
-        # if mask is not None: rows[mask] = places.to(rows.device)
-        # else: rows[:] = places.to(rows.device)
-        said = [(self.flow.function(told.node), self.code(told.node)) for told in found]
-        return [replace(t, key=key) if said.count(key) > 1 else t for t, key in zip(found, said, strict=True)]
+        # what one function does in several places is one thing to mend
+        report_together(self, [replace(t, key=(self.flow.function(t.node), t.tentative)) for t in found])
 
     def _is_there(self, move: Move) -> bool:
         value, place = move.value, move.target
@@ -250,8 +249,16 @@ class RedundantMove(Rule):
         return count
 
     def _is_kept_alike(self, move: Move) -> bool:
-        """Whether one would leave it: code that follows another project's, and what runs once in a long while."""
-        return is_copied(self, move.node) or refills(self, move.node)
+        """Whether one would leave it: code that follows another project's, and what runs once, or in a long while."""
+        # self.sums = torch.zeros(n).to(device); self.last = torch.zeros_like(self.sums).to(device)
+        function = self.flow.function(move.node)
+        once = function is not None and function.role == CONSTRUCTOR and not self._is_handed_tensors(function)
+        return once or is_copied(self, move.node) or refills(self, move.node)
+
+    def _is_handed_tensors(self, function: Function) -> bool:
+        """`def __init__(self, scores): self.mask = ...`: such an object is made anew in each call."""
+        shaped = _SHAPES & set().union(*(function.attributes.get(name, set()) for name in function.param_names))
+        return bool(shaped) or any(self.flow.value(param).is_tensor for param in function.params)
 
     def _there(self, move: Move) -> Told:
         name = short(self.code(move.receiver))

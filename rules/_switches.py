@@ -1,0 +1,106 @@
+"""Flags that are off, or on, unless somebody says otherwise, and what stands under them."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.rule import Rule
+
+
+def tests_above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
+    """The tests in a function that a node is evaluated under: each with its branch, and whether it is to hold."""
+    found = []
+    child: cst.CSTNode = node
+    above = rule.parent(child)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        if isinstance(above, cst.If | cst.IfExp) and child is not above.test:
+            found.append((above.test, child, child is above.body))
+        child, above = above, rule.parent(above)
+    return found
+
+
+def is_switched_off(rule: Rule, node: cst.CSTNode, *, default: str = "False", parameters: bool = False) -> bool:
+    """Whether a node stands under a flag of its function or object that is ``False`` unless somebody says otherwise,
+    which the file never does; with ``default="True"``, in the other branch of a flag that is ``True``.
+
+    ``parameters``: those of any function count, and nothing else does. Otherwise those of public functions do not,
+    since other files may call these.
+    """
+    # def __init__(self, size, weighted=False): self.weighted = weighted   and then   if self.weighted: ...
+    function = rule.flow.function(node)
+    return function is not None and any(
+        _keeps(rule, function, dotted(flag), default, parameters)
+        for test, _, holds in tests_above(rule, node)
+        if holds == (default == "False")
+        for flag in (_all_asked(test) if holds else [test])
+    )
+
+
+def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """`self.weighted` and `x` of `self.weighted and x`."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return [*_all_asked(test.left), *_all_asked(test.right)]
+    return [test]
+
+
+def _keeps(rule: Rule, function: Function, flag: str, default: str, parameters: bool) -> bool:
+    """Whether a parameter, or an attribute that the constructor sets to one, has that default and is never given."""
+    cls = function.cls
+    if flag in function.param_names and flag not in function.assigned:
+        # def posterior(self, x, noisy=False): ...   is there for others to call, who may say `noisy=True`
+        is_private = function.name.startswith("_") and not function.name.endswith("__")
+        return (is_private or parameters) and not _may_be_set(rule, function, flag, default)
+    if parameters or cls is None or not flag.startswith("self.") or flag.count(".") != 1:
+        return False
+    setters = [m for owner in {*cls.lineage, *cls.descendants} for m in owner.methods.values() if flag[5:] in m.stores]
+    if len(setters) != 1 or setters[0].role != CONSTRUCTOR:
+        return False
+    given = [dotted(n.value) for n in tree.walk(setters[0].node.body) if isinstance(n, cst.Assign) and sets(n, flag)]
+    if len(given) != 1 or any(
+        isinstance(n, cst.Assign) and not sets(n, flag) and dotted(n.targets[0].target).endswith(flag[4:])
+        for n in rule.source.nodes_of(cst.Assign)
+    ):
+        return False  # net.weighted = True
+    return not _may_be_set(rule, setters[0], given[0], default)
+
+
+def sets(assign: cst.Assign, path: str) -> bool:
+    """Whether an assignment binds a path."""
+    return any(dotted(target.target) == path for target in assign.targets)
+
+
+def _may_be_set(
+    rule: Rule, function: Function, name: str, default: str, seen: frozenset[Function] = frozenset()
+) -> bool:
+    """Whether a parameter has another default, or a call hands it something else."""
+    param = next((p for p in function.params if p.name.value == name), None)
+    if param is None or param.default is None or dotted(param.default) != default:
+        return True
+    # net = Head(4, True)   and not   def step(self, x, weighted=False), which is handed `self` besides
+    enough = next((n for n, p in enumerate(function.positional, start=function.cls is None) if p is param), None)
+    names = {function.name, function.cls.name if function.cls is not None else function.name}
+    for call in rule.source.nodes_of(cst.Call):
+        given = [a.value for a in call.args if a.keyword is not None and a.keyword.value == name]
+        if _last_word(call) in names:
+            if not given and any(arg.star for arg in call.args):
+                return True  # Head(*sizes)
+            unnamed = [arg.value for arg in call.args if arg.keyword is None]
+            given += unnamed[enough - 1 : enough] if enough else []
+        if any(dotted(value) != default and not _hands_on(rule, value, default, seen | {function}) for value in given):
+            return True
+    return False
+
+
+def _hands_on(rule: Rule, value: cst.BaseExpression, default: str, seen: frozenset[Function]) -> bool:
+    """`def __init__(self, weighted=False): self.head = Head(4, weighted)`, of a parameter that nobody sets either."""
+    caller, name = rule.flow.function(value), dotted(value)
+    if caller is None or name not in caller.param_names or name in caller.assigned:
+        return False
+    return caller in seen or not _may_be_set(rule, caller, name, default, seen)
+
+
+def _last_word(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
