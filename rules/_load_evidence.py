@@ -97,7 +97,11 @@ def is_for_cuda_alone(rule: Rule, call: cst.Call) -> bool:
     uses: list[cst.CSTNode] = [
         move.node
         for move in rule.flow.facts.moves.values()
-        if move.target.kind == "fixed" and move.target.name.startswith("cuda") and not is_asked_for(rule, move)
+        if move.target.kind == "fixed"
+        and move.target.name.startswith("cuda")
+        and not is_asked_for(rule, move)
+        # device = "cpu"; if torch.cuda.is_available(): device = "cuda"; net.to(device)
+        and (move.target_node is None or "cuda" in rule.code(move.target_node))
     ]
     # pipe.enable_xformers_memory_efficient_attention()
     uses += [each for each in rule.source.nodes_of(cst.Call) if _SWITCH.search(dotted(each.func))]
