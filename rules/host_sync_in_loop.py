@@ -19,7 +19,7 @@ from devlint.rules._moves import short
 from devlint.rules._places import origin_note
 from devlint.rules._reads import READ_AS_NUMBERS, copies_in_turn, kept_as, read_one_by_one, same_each_time, surely_there
 from devlint.rules._recurs import is_deprecated, reads, trains
-from devlint.rules._training import above
+from devlint.rules._training import above, runs_few_times
 
 
 class HostSyncInLoop(Rule):
@@ -94,9 +94,10 @@ class HostSyncInLoop(Rule):
     that comes from another file is not seen.
 
     Tentative, and kept back unless that is selected: elements read in a loop that copies something to the host in each
-    turn; a value that stays the same, where each turn reads another one as well; needless reads in files that
-    import packages of graph layers, most of which wait by themselves; a sum in an object that the function was handed
-    (`result.loss += loss.item()`), whose owner may look at it each time; and code that says it was copied.
+    turn, or by a script that shows some samples; a value that stays the same, where each turn reads another one as
+    well; needless reads in files that import packages of graph layers, most of which wait by themselves; a sum in an
+    object that the function was handed (`result.loss += loss.item()`), whose owner may look at it each time; and code
+    that says it was copied.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -165,8 +166,15 @@ class HostSyncInLoop(Rule):
             f"`{short(self.code(wait.node), 60)}` makes the host wait for one element after the other: "
             f"read `{name}` at once, before the loop",
             notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
-            tentative=is_copied(self, wait.node) or copies_in_turn(self.flow, repeated),
+            tentative=is_copied(self, wait.node)
+            or copies_in_turn(self.flow, repeated)
+            or self._is_shown_a_few_times(repeated),
         )
+
+    def _is_shown_a_few_times(self, node: cst.CSTNode) -> bool:
+        """``for sample in range(5): print("".join("^ "[hit[i].item()] for i in range(n)))`` of a script."""
+        outer = self.enclosing(node, cst.For, cst.FunctionDef)
+        return isinstance(outer, cst.For) and self.flow.function(node) is None and runs_few_times(outer)
 
     def _unchanged(self, node: cst.CSTNode, loop: Loop, origin: Sequence[Note] = ()) -> None:
         self.report(
