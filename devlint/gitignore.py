@@ -6,10 +6,14 @@ reads the patterns here, answers for whole paths instead, and so gets the common
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 _SPECIAL = "*?[\\"
+# A path with no more in it than `*`, `?`, plain sets like `[co]` and, for whole parts, `**`.
+_PART = r"(?:\*\*|(?:[\w.~$+@,=-]|\*(?!\*)|\?|\[\w+\])+)"
+_PLAIN = re.compile(rf"/?{_PART}(?:/{_PART})*")
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,24 @@ def _matcher(text: str) -> Callable[[str, str], bool]:
 
 
 def _glob(text: str) -> Callable[[str], bool]:
-    from pathspec import GitIgnoreSpec
+    if _PLAIN.fullmatch(text):
+        return _plain(text.lstrip("/").split("/"))
+    from pathspec import GitIgnoreSpec  # few files need it, and it takes a while to import
 
     spec = GitIgnoreSpec.from_lines([text])
     (pattern,) = spec.patterns
     return lambda path: pattern.match_file(path) is not None
+
+
+def _plain(parts: list[str]) -> Callable[[str], bool]:
+    code = ""
+    for part in parts[:-1]:
+        code += "(?:.+/)?" if part == "**" else f"{_of_part(part)}/"
+    code += ".+" if parts[-1] == "**" else _of_part(parts[-1])
+    pattern = re.compile(code, re.DOTALL)
+    return lambda path: pattern.fullmatch(path) is not None
+
+
+def _of_part(part: str) -> str:
+    code = re.escape(part).replace(r"\[", "[").replace(r"\]", "]")
+    return code.replace(r"\*", "[^/]*").replace(r"\?", "[^/]")

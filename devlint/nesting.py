@@ -64,6 +64,9 @@ def _suspect(text: str) -> int | None:
     if len(lines) < _LONG_RUN and max(map(len, lines)) < _LONG_LINE:
         return None
     for row, line in enumerate(lines, 1):
+        if not line:
+            run = others = 0
+            continue
         if len(line) >= _LONG_LINE:
             return row
         code = line.strip()

@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 
 from devlint.config import Configurations
 from devlint.files import find
+from devlint.gitignore import IgnoreRules
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
 
@@ -199,3 +201,20 @@ def test_a_folder_that_cannot_be_read_is_told(project: Path) -> None:
     finally:
         (project / "closed").chmod(0o755)
     assert problems == ["closed/: cannot be read: permission denied; make it readable or exclude it"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="asks git")
+@pytest.mark.parametrize(
+    "pattern",
+    ["*", "*.py", "a?", "[ab]", "[ab]*.py", "*_a", ".*", "a*b", "a$*", "/*.py", "/a/*", "a/*.py", "a/?/b", "*/a", "**",
+     "**/a", "**/a/b", "a/**", "a/**/b", "/a/**/*.py", "**/a/**", "a/**/[ab]/*", "**/*_a.py", "*-*", "a b*", "[!a]*",
+     "[a-b]", "a**", "\\**"],
+)  # fmt: skip
+def test_patterns_match_what_git_says(tmp_path: Path, pattern: str) -> None:
+    names = ["a", "b", "ab", ".a", "a_a.py", "b.py", "a$b", "a-b", "a b", "*"]
+    paths = [*names, *(f"{x}/{y}" for x in names for y in names), *(f"a/{x}/{y}" for x in names for y in names)]
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    ignore(tmp_path, f"{pattern}\n")
+    asked = ["git", "-C", tmp_path, "check-ignore", "--no-index", "-z", "--stdin"]
+    said = subprocess.run(asked, input="\0".join(paths), capture_output=True, text=True).stdout.split("\0")
+    assert [path for path in paths if IgnoreRules([pattern]).covers(path)] == [path for path in said if path]
