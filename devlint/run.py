@@ -398,8 +398,10 @@ class _Ahead:
 
     def _work(self, results: int) -> NoReturn:
         try:
+            import gc
             import pickle
 
+            gc.disable()  # it would look through all that was read of the cache
             _start_worker()
             with open(results, "wb") as pipe:
                 pickle.dump(_process_chunk(self.files, self._plan), pipe)
