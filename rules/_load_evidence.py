@@ -17,6 +17,7 @@ from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned
 from devlint.rules._files import made
 from devlint.rules._saved_places import is_asked_for, moved, receivers
+from devlint.rules._switches import is_switched_off
 from devlint.rules._training import is_inside
 
 #: Code that puts something somewhere, or names a place.
@@ -46,7 +47,11 @@ _SWITCH = re.compile(r"xformers|(^|\.)enable_flash")
 def why_it_matters(rule: Rule, call: cst.Call) -> Note | None:
     """What shows that a load without a place goes wrong, or is an oversight; ``None`` where nothing does."""
     function = rule.flow.function(call)
-    if _is_published(rule, call) or _is_sample(rule, call):
+    if _is_published(rule, call) or _is_sample(rule, call) or _is_optional(rule, call):
+        return None
+    if function is not None and function.name == "__setstate__":
+        return None  # plain pickle has brought the tensors around it to where they were before
+    if _loses_names(rule):
         return None
     if is_for_cuda_alone(rule, call):
         return _loaded_by_each(rule, call)  # which of the devices still matters
@@ -82,6 +87,22 @@ def _is_sample(rule: Rule, call: cst.Call) -> bool:
     names = Counter(name.value for name in rule.source.nodes_of(cst.Name))
     defined = (each for each in rule.source.module.body if isinstance(each, cst.FunctionDef | cst.ClassDef))
     return any(names[each.name.value] == 1 and not each.name.value.startswith("_") for each in defined)
+
+
+def _is_optional(rule: Rule, call: cst.Call) -> bool:
+    """``def predict(self, name, load=False): if load: ...``: who trained just before says so."""
+    return is_switched_off(rule, call, parameters=True)
+
+
+def _loses_names(rule: Rule) -> bool:
+    """``if device == "cuda": net = DataParallel(net)``: without CUDA the names in the file fit no longer."""
+    for wrap in rule.source.nodes_of(cst.Call):
+        if dotted(wrap.func).rpartition(".")[2] != "DataParallel":
+            continue
+        branch = rule.enclosing(wrap, cst.If, cst.FunctionDef)
+        if isinstance(branch, cst.If) and "cuda" in rule.code(branch.test):
+            return ".module.state_dict(" not in rule.source.text
+    return False
 
 
 def _decisions(rule: Rule) -> list[cst.If | cst.IfExp]:
@@ -202,9 +223,10 @@ def _told_elsewhere(rule: Rule, call: cst.Call, function: Function | None) -> No
 
 def _is_alike(rule: Rule, call: cst.Call, other: cst.Call) -> bool:
     """Whether two loads are of one kind: the same file, into the same object, or one in the place of the other."""
-    if other.args and _file(rule, other) == _file(rule, call):
-        return True  # str(path), and path
     function, another = rule.flow.function(call), rule.flow.function(other)
+    if other.args and _file(rule, other) == _file(rule, call):
+        if function is another or not isinstance(call.args[0].value, cst.Name):
+            return True  # str(path), and path; but `path` of another function may be any file
     both = receivers(rule, call, function) & receivers(rule, other, another)
     if function is another:
         return bool(both) or _is_beside(rule, call, other)

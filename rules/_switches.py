@@ -81,7 +81,9 @@ def _may_be_set(
         return True
     # net = Head(4, True)   and not   def step(self, x, weighted=False), which is handed `self` besides
     enough = next((n for n, p in enumerate(function.positional, start=function.cls is None) if p is param), None)
-    names = {function.name, function.cls.name if function.cls is not None else function.name}
+    # Head(4, True)  says nothing of `def shift(self, x, upper=False)`
+    builds = function.cls is not None and function.role == CONSTRUCTOR
+    names = {function.name, function.cls.name if builds and function.cls is not None else function.name}
     for call in rule.source.nodes_of(cst.Call):
         given = [a.value for a in call.args if a.keyword is not None and a.keyword.value == name]
         if _last_word(call) in names:
