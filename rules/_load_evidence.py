@@ -224,9 +224,10 @@ def _told_elsewhere(rule: Rule, call: cst.Call, function: Function | None) -> No
 def _is_alike(rule: Rule, call: cst.Call, other: cst.Call) -> bool:
     """Whether two loads are of one kind: the same file, into the same object, or one in the place of the other."""
     function, another = rule.flow.function(call), rule.flow.function(other)
-    if other.args and _file(rule, other) == _file(rule, call):
-        if function is another or not isinstance(call.args[0].value, cst.Name):
-            return True  # str(path), and path; but `path` of another function may be any file
+    # str(path), and path; but `path` of another function may be any file
+    is_named = function is another or not isinstance(call.args[0].value, cst.Name)
+    if other.args and is_named and _file(rule, other) == _file(rule, call):
+        return True
     both = receivers(rule, call, function) & receivers(rule, other, another)
     if function is another:
         return bool(both) or _is_beside(rule, call, other)

@@ -41,6 +41,8 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     """Whether the other side of a meeting is on a device by more than a parameter that may be anywhere."""
     if is_off(rule, meeting.node):
         return False
+    if _may_be_read(rule, meeting):
+        return False
     if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
         return True
     function = rule.flow.function(meeting.node)
@@ -53,6 +55,22 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
         or _others_follow(rule, function, meeting)
         or _stands_in_for_default(rule, function, meeting)
     )
+
+
+def _may_be_read(rule: Rule, meeting: Meeting) -> bool:
+    """``counts = torch.tensor([4, 8]); model(rows, counts)`` of a model that nothing is known of, with the rows on a
+    device: some read such an argument on the host."""
+    made, call = meeting.host.origin, meeting.node
+    if (
+        meeting.there.kind != MODULE
+        or meeting.there.ref is not None
+        or not isinstance(call, cst.Call)
+        or not isinstance(made, cst.Call)
+    ):
+        return False
+    entry = rule.flow.factory(made)
+    values = [rule.flow.value(arg.value) for arg in call.args]
+    return entry is not None and entry.values == "python" and any(v.is_tensor and not v.place.is_host for v in values)
 
 
 def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
