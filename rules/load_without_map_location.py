@@ -73,11 +73,12 @@ class LoadWithoutMapLocation(Rule):
     else changes for it.
 
     ## Limits
-    Tentative where nothing in the file shows that it matters: libraries and converters that load what they are given,
-    code that thinks of CUDA alone, what the main process alone loads; where the code around the load runs on CUDA
-    whatever there is (`.cuda()` under no condition, xformers, packages of CUDA kernels), unless several processes load;
-    and below `if __name__ == "__main__":` of a file that defines what others use. What one function loads is one
-    finding, and so are loads in statements of a script right below each other.
+    In the nursery: in three samples of repositories that nobody had tuned for, 28 of 47 findings were worth a change,
+    and those were only the ones for which the code shows why it matters (the device is chosen, another load says where
+    to, a parameter is not handed on, each process loads): a note says so. Without such a note the finding is weaker
+    still: libraries and converters that load what they are given, code that thinks of CUDA alone, what the main process
+    alone loads, samples below `if __name__ == "__main__":`. What one function loads is one finding, and so are loads in
+    statements of a script right below each other.
 
     Silent for data sets, scores, settings and other files that nothing shows to be checkpoints (that the folder is
     called so is not enough where the file has another name), in tests, for what the same run saved or trained just
@@ -93,7 +94,7 @@ class LoadWithoutMapLocation(Rule):
     - [Saving and loading models across devices](https://pytorch.org/tutorials/recipes/recipes/save_load_across_devices.html)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "always"
 
     def check(self) -> None:
@@ -165,7 +166,6 @@ class LoadWithoutMapLocation(Rule):
                 *(self.note(each.call, "here, too") for each in others),
             ],
             fix=fix if None not in edits else None,
-            tentative=why is None,
         )
 
     def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:

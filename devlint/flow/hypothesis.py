@@ -23,8 +23,10 @@ _NOT_A_DEVICE = re.compile(
     r"(^|_)(multi|single|num|per|cross|same|no|on|is|use|data_device|on_host|host|cpu|meta)_device$|^is_|^use_|^has_|^n_|_per_device$"
 )
 _DEVICE_NUMBER = re.compile(r"^_?((local|global)_?)?rank$|^gpu(_?(id|idx|index|num|rank))?$")
-_ACCELERATOR_FLAG = re.compile(r"^(use_|has_|with_|on_|is_)?(cuda|gpu|gpus|cuda_available|gpu_available)$")
-_HOST_FLAG = re.compile(r"^(no|disable|not)_(cuda|gpu)$|^(use_|force_)?cpu(_only)?$")
+_ACCELERATOR_FLAG = re.compile(
+    r"^(use_|has_|with_|on_|is_)?(cuda|gpu|gpus|cuda_available|gpu_available)$", re.IGNORECASE
+)
+_HOST_FLAG = re.compile(r"^(no|disable|not)_(cuda|gpu)$|^(use_|force_)?cpu(_only)?$", re.IGNORECASE)
 _AVAILABLE = re.compile(r"^torch\.(cuda|accelerator)\.is_available$")
 #: ``torch.jit.is_scripting()``, ``is_torch_fx_proxy(x)``: nothing is computed where a program is only recorded.
 _TRACING = re.compile(r"(^|[._])is_(scripting|(\w+_)?tracing|in_onnx_export|(\w+_)?fx_proxy|(\w+_)?exporting)$")
