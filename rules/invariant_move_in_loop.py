@@ -70,6 +70,9 @@ class InvariantMoveInLoop(Rule):
     `x = x.to(device)`, which copies once, for `torch.zeros(..., device=device)` and its kin, which copy nothing, and
     for a single number in a loop that reads a value of the device each time, and so waits in any case.
 
+    Tentative, and kept back unless that is selected: a module that is moved once for many steps, in a loop that works
+    in the loops inside it only.
+
     ## References
     - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device)
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -144,6 +147,8 @@ class InvariantMoveInLoop(Rule):
             f"`{name}` is moved to {where(move.target)} in every iteration; it stays there after the first",
             notes=[self.note(loop.node, "this loop")],
             fix=self._hoist(statement, name, loop, module=True) if hoistable else None,
+            # for epoch in range(9): net.to(device); for x in loader: net(x).sum().backward()   once for many steps
+            tentative=not any(self.flow.loop(work) is loop for work in loop.works) and not loop.loader,
         )
 
     def _moves_of(self, name: str, loop: Loop) -> int:

@@ -58,11 +58,12 @@ class RedundantMove(Rule):
     ## Limits
     Silent where another function made or moved the tensor, which may change; where the move changes the type, too; for
     modules that are there already (parts may have been added since); for what comes out of modules, whose parts may be
-    spread over devices; where the name of the device is bound more than once; where only some ways through the
-    code have moved the tensor; for a line of a block that moves three values or more to one device, or one of a tuple,
-    not all of which are there before; for lines that another function has, too, and needs; and where the function makes
-    the same name in the same way elsewhere and needs the move there. What one function does in several places is one
-    finding.
+    spread over devices; where the name of the device is bound more than once; where only some ways through the code
+    have moved the tensor, or a test chose between its device and the host; for what an earlier call may have set (`if
+    Scale.factor is None: Scale.factor = ...`); for a line of a block that moves three values or more to one device, or
+    one of a tuple, not all of which are there before; for lines that another function has, too, and needs; and where
+    the function makes the same name in the same way elsewhere and needs the move there. What one function does in
+    several places is one finding.
 
     Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
     the file, too) or that is put in the place of another package's, which is kept alike; in constructors; and in a

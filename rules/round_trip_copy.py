@@ -6,6 +6,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import DTYPE
 from devlint.rule import Rule
 from devlint.rules._moves import short
@@ -51,6 +52,8 @@ class RoundTripCopy(Rule):
     ## Limits
     Silent where the host computes with the values, where anything is called between the two copies (what is on the host
     may be kept there to free memory, or as it was before a change), and for modules.
+
+    Tentative, and kept back unless that is selected: in constructors outside of loops, which run once.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -128,7 +131,13 @@ class RoundTripCopy(Rule):
             f"`{name}` comes to the host only to be copied to {where(place)} again",
             notes=[self.note(there, "it is copied to the host here"), *origin_note(self, f"`{name}`", value)],
             fix=self._fix(back, there, operand),
+            tentative=self._runs_once(back),
         )
+
+    def _runs_once(self, back: cst.Call) -> bool:
+        """`def __init__(self, table): self.table = torch.tensor(table.numpy()).to(device)`"""
+        function = self.flow.function(back)
+        return function is not None and function.role == CONSTRUCTOR and self.flow.loop(back) is None
 
     def _fix(self, back: cst.Call, there: cst.Call, operand: cst.BaseExpression) -> Fix | None:
         """`x.cpu().to(device)` -> `x.to(device)`"""

@@ -624,12 +624,16 @@ class Frame:
                     merged[key] = _half_known(value, self._before_path(key))
                 elif key == DEFAULT_PLACE:
                     merged[key] = Value(DEVICE)
-                elif key == NO_GRAD:
+                elif key == NO_GRAD or self._is_global(key):
                     merged[key] = UNKNOWN
                 else:
                     merged[key] = value
             elif mine is not value:
-                merged[key] = join(mine, value) if test is None else branched(mine, value, test)
+                together = join(mine, value) if test is None else branched(mine, value, test)
+                is_choice = together.kind == DEVICE and mine.place.is_host != value.place.is_host
+                if is_choice and together.place == SOMEWHERE and key != DEFAULT_PLACE:
+                    together = together.but(place=self.symbol(key))  # the one that the test chose
+                merged[key] = together
         if len(b) != len(merged):
             for key in a:
                 if key not in b:
@@ -637,9 +641,13 @@ class Frame:
                         merged[key] = _half_known(a[key], self._before_path(key))
                     elif key == DEFAULT_PLACE:
                         merged[key] = Value(DEVICE)
-                    elif key == NO_GRAD:
+                    elif key == NO_GRAD or self._is_global(key):
                         merged[key] = UNKNOWN
         return merged
+
+    def _is_global(self, name: str) -> bool:
+        """Whether a name outlives the call: where this one does not bind it, an earlier one may have."""
+        return self.function is not None and name in self.function.globals
 
     def _before_path(self, key: str) -> Value:
         """What a path held before either branch bound it: what its class says of it, or nothing known."""

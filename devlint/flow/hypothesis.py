@@ -13,7 +13,7 @@ import libcst as cst
 
 from devlint.flow.names import dotted
 from devlint.flow.place import DIFFERENT, HOST, from_string, relation
-from devlint.flow.value import DATA, DEVICE, NONE, Value
+from devlint.flow.value import CLASS, DATA, DEVICE, NONE, SELF, Value
 
 if TYPE_CHECKING:
     from devlint.flow.frame import Frame
@@ -98,6 +98,8 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
         if left is True or right is True:
             return True
         return False if left is False and right is False else None
+    if outlives_call(frame, test):
+        return _flag(dotted(test).rpartition(".")[2], None)
     if type(test) is cst.Name:
         if test.value == "True" or test.value == "False":
             return test.value == "True"
@@ -122,6 +124,17 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
     return None
 
 
+def outlives_call(frame: Frame, node: cst.BaseExpression) -> bool:
+    """Whether something that is ``None`` at first may have been set by an earlier call: ``if Scale.factor is None:``"""
+    value = frame.values.get(node)
+    if frame.function is None or value is None or value.kind != NONE or frame.key(node) in (frame.env or {}):
+        return False  # what this call bound itself is as it left it
+    if type(node) is cst.Name:
+        return node.value in frame.function.globals
+    holder = frame.values.get(node.value) if type(node) is cst.Attribute else None
+    return holder is not None and (holder.kind == CLASS or (holder.kind == SELF and frame.function.is_classmethod))
+
+
 def _flag(name: str, value: Value | None) -> bool | None:
     if value is not None and value.kind == NONE:
         return False
@@ -139,7 +152,7 @@ def _comparison(frame: Frame, test: cst.Comparison) -> bool | None:
     if left is None or right is None:
         return None
     if operator in (cst.Is, cst.IsNot):
-        if right.kind == NONE and left.kind == NONE:
+        if right.kind == NONE and left.kind == NONE and not outlives_call(frame, test.left):
             return operator is cst.Is
         return None
     if operator not in (cst.Equal, cst.NotEqual):

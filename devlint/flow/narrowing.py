@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint.flow import hypothesis
 from devlint.flow.frame import Env, Frame
 from devlint.flow.place import UNKNOWN_PLACE
 from devlint.flow.value import (
@@ -42,6 +43,9 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
     if type(test) is cst.Call and len(test.args) == 1 and frame.scope.qualified(test.func) == "torch.is_tensor":
         narrow_to_type(frame, test.args[0].value, "torch.Tensor", holds)
         return
+    if holds and hypothesis.outlives_call(frame, test):
+        _set_before(frame, test)
+        return
     if type(test) is cst.Attribute and test.attr.value == "is_cuda" and not holds:
         _place_asked_for(frame, test.value)  # if x.is_cuda: return on_gpu(x)   what follows is for the host
         return
@@ -53,6 +57,9 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
             and type(target.comparator) is cst.Name
             and target.comparator.value == "None"
         ):
+            if (operator is cst.Is) != holds and hypothesis.outlives_call(frame, test.left):
+                _set_before(frame, test.left)
+                return
             key = frame.key(test.left)
             value = frame.lookup(key) if key is not None else None
             if key is not None and value is not None and (operator is cst.Is) == holds:
@@ -70,6 +77,14 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
                 given = frame.lookup(key) if key is not None else None
                 if given is not None and given.place.kind == "param":
                     _place_asked_for(frame, asked.value)
+
+
+def _set_before(frame: Frame, node: cst.BaseExpression) -> None:
+    """An earlier call set it, to what is not known."""
+    env, key = frame.env, frame.key(node)
+    if env is not None and key is not None:
+        env[key] = UNKNOWN
+        frame.flow.has_paths = frame.flow.has_paths or "." in key
 
 
 def _place_asked_for(frame: Frame, node: cst.BaseExpression) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.place import join as join_places
-
-if TYPE_CHECKING:
-    import libcst as cst
 
 # kinds
 UNKNOWN_KIND = "unknown"
@@ -261,6 +261,8 @@ def join(a: Value, b: Value) -> Value:
 def branched(a: Value, b: Value, test: cst.CSTNode) -> Value:
     """What is ``a`` or ``b``, as ``test`` decides: :func:`join`, and where it is on the host on one side, that."""
     joined = join(a, b)
+    if joined.kind == DEVICE and a.place.is_host != b.place.is_host and joined.place.name and not _asks_for_one(test):
+        return joined.but(place=SOMEWHERE)  # target = device if fits else torch.device("cpu"): surely neither
     if joined.kind in (TENSOR, THING, UNKNOWN_KIND) and not joined.place.is_host:
         for side in (a, b):
             if side.kind == TENSOR and side.place.is_host and side.zero is False and side.attr is None:
@@ -268,6 +270,11 @@ def branched(a: Value, b: Value, test: cst.CSTNode) -> Value:
             if side.or_host is not None:
                 return joined.but(or_host=side.or_host)
     return joined
+
+
+def _asks_for_one(test: cst.CSTNode) -> bool:
+    """Whether a test is about there being an accelerator, or about a device having been given."""
+    return any(type(n) is cst.Name and n.value in ("is_available", "device_count", "None") for n in tree.walk(test))
 
 
 def modules_in(value: Value) -> list[Value]:
