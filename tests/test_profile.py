@@ -26,7 +26,7 @@ def train(model: torch.nn.Module, loader: torch.utils.data.DataLoader, optimizer
     model.to(device)
     for x, y in loader:
         loss = model(x.to(device)).sum()
-        noise = torch.zeros(8, 512).to(device)
+        noise = torch.zeros(len(x), x.size(1), x.size(2)).to(device)
         optimizer.zero_grad()
         total += loss.item()
         (loss + noise.sum()).backward()
@@ -160,7 +160,10 @@ def test_another_file_with_the_same_lines_has_nothing(train):
 
 def test_statements_of_several_lines_have_all_of_them(train):
     train.write_text(
-        TRAIN.replace("torch.zeros(8, 512).to(device)", "torch.zeros(\n            8, 512,\n        ).to(device)")
+        TRAIN.replace(
+            "torch.zeros(len(x), x.size(1), x.size(2))",
+            "torch.zeros(\n            len(x), x.size(1), x.size(2),\n        )",
+        )
     )
     site = Site(str(train), MADE + 2, "train")
     event = Event("moved", None, "a copy", "Tensor.to", site, bytes=32, source="cpu", target="cuda:0")
