@@ -114,6 +114,8 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
         value = flow.value(name)
         if value.kind not in ("tensor", "thing") or not value.place.is_there or flow.function(name) is not function:
             continue
+        if isinstance(value.origin, cst.Call) and flow.name_of(value.origin) == "torch.load":
+            continue  # first = checkpoint["epoch"] + 1   is a number as well as not
         if flow.source.offsets(name)[0] >= end:
             break
         if (value.is_tensor or _used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
