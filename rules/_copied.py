@@ -11,6 +11,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.names import dotted
 from devlint.rule import Rule
+from devlint.rules._switches import tests_above
 
 #: `# Copied from transformers.models.bart`, `# mainly adapted and cut down from https://...`
 _COPIED = re.compile(r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed)( \w+){0,3} from\b", re.IGNORECASE)
@@ -112,12 +113,9 @@ def _takes_a_place(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bo
 def refills(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a node stands in a branch that fills anew what the module keeps, once that is too small."""
     # if length > self.longest: self.longest = length; self.register_buffer("table", torch.cat((t, t)).to(x.device))
-    child, above = node, rule.parent(node)
-    while above is not None and not isinstance(above, cst.FunctionDef):
-        if isinstance(above, cst.If) and child is above.body:
-            asked = {dotted(n) for n in tree.walk(above.test) if isinstance(n, cst.Attribute)}
-            bound = {dotted(n.target) for n in tree.walk(above.body) if isinstance(n, cst.AssignTarget)}
-            if any(path.startswith("self.") for path in asked & bound):
-                return True
-        child, above = above, rule.parent(above)
+    for test, branch, holds in tests_above(rule, node):
+        asked = {dotted(n) for n in tree.walk(test) if isinstance(n, cst.Attribute)}
+        bound = {dotted(n.target) for n in tree.walk(branch) if isinstance(n, cst.AssignTarget)}
+        if holds and any(path.startswith("self.") for path in asked & bound):
+            return True
     return False

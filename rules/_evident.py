@@ -16,7 +16,7 @@ from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._made import Made
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
-from devlint.rules._switches import is_switched_off
+from devlint.rules._switches import is_switched_off, tests_above
 
 #: From so many sizes on that vary, what is filled on the host is large enough for the copy to cost by itself.
 _SIZES_OF_MUCH = 3
@@ -124,11 +124,11 @@ def _hardly_runs(rule: Rule, node: cst.CSTNode, *, called: bool = True) -> bool:
     function = rule.flow.function(node)
     if function is None:
         return False  # if __name__ == "__main__": print(args); main(args)
-    child, above = node, rule.parent(node)
-    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
-        if isinstance(above, cst.If) and child is above.body and any(_warns(each) for each in above.body.body):
-            return True
-        child, above = above, rule.parent(above)
+    if any(
+        holds and isinstance(branch, cst.BaseSuite) and any(_warns(each) for each in branch.body)
+        for _, branch, holds in tests_above(rule, node)
+    ):
+        return True
     calls = calls_of(rule.flow, function) if called else []
     return bool(calls) and all(_hardly_runs(rule, call, called=False) for call in calls)
 

@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.finding import Note
 from devlint.flow import Flow, Value
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, last_word, target_names
 from devlint.flow.place import Place
 from devlint.rule import Rule
 
@@ -24,10 +24,6 @@ def where(place: Place) -> str:
     if not place.name:
         return "the device"
     return f"`{place.name}`" if names_device(last_word(place.name)) else f"`{place.name}`'s device"
-
-
-def last_word(path: str) -> str:
-    return path.rpartition(".")[2]
 
 
 def origin_note(rule: Rule, what: str, value: Value) -> list[Note]:

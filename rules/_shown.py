@@ -14,14 +14,13 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, last_word
 from devlint.flow.place import HOST, Place, from_string
 from devlint.flow.scope import Function
 from devlint.flow.steps import is_under_test
 from devlint.flow.value import MODULE, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._meetings import calls_of, is_off
-from devlint.rules._places import last_word
 from devlint.testcode import is_test_file, near
 
 #: Files that bring a model into another format, which is done on the host.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
 
@@ -86,7 +86,7 @@ def _may_be_set(
     names = {function.name, function.cls.name if builds and function.cls is not None else function.name}
     for call in rule.source.nodes_of(cst.Call):
         given = [a.value for a in call.args if a.keyword is not None and a.keyword.value == name]
-        if _last_word(call) in names:
+        if called_name(call) in names:
             if not given and any(arg.star for arg in call.args):
                 return True  # Head(*sizes)
             unnamed = [arg.value for arg in call.args if arg.keyword is None]
@@ -102,7 +102,3 @@ def _hands_on(rule: Rule, value: cst.BaseExpression, default: str, seen: frozens
     if caller is None or name not in caller.param_names or name in caller.assigned:
         return False
     return caller in seen or not _may_be_set(rule, caller, name, default, seen)
-
-
-def _last_word(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)

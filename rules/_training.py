@@ -10,7 +10,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import Flow
 from devlint.flow.hypothesis import LOSS_NAME
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, last_word, target_names
 from devlint.flow.scope import Function
 
 Loop = cst.For | cst.While
@@ -125,7 +125,7 @@ def _backward(call: cst.Call) -> Backward:
     assert isinstance(call.func, cst.Attribute)
     losses = [call.func.value]
     first = call.args[0] if call.args else None
-    if first is not None and first.keyword is None and not LOSS_NAME.search(_tail(dotted(call.func.value))):
+    if first is not None and first.keyword is None and not LOSS_NAME.search(last_word(dotted(call.func.value))):
         losses = [first.value]  # accelerator.backward(loss)
     again = any(arg.keyword is not None and arg.keyword.value in ("retain_graph", "create_graph") for arg in call.args)
     return Backward(call, frozenset().union(*(_sent(loss) for loss in losses)), again)
@@ -146,10 +146,6 @@ def _sent(node: cst.BaseExpression) -> frozenset[str]:
     if isinstance(node, cst.Call):
         return frozenset().union(*(_sent(arg.value) for arg in node.args))  # sum(losses).backward()
     return frozenset({dotted(node.value)}) if isinstance(node, cst.Subscript) and dotted(node.value) else frozenset()
-
-
-def _tail(path: str) -> str:
-    return path.rpartition(".")[2]
 
 
 def paths_in(node: cst.CSTNode) -> set[str]:
@@ -208,7 +204,7 @@ def above(flow: Flow, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Iter
 def stops_recording(flow: Flow, expression: cst.BaseExpression) -> bool:
     """``torch.no_grad()``, ``torch.inference_mode()``, ``torch.set_grad_enabled(...)``."""
     func = expression.func if isinstance(expression, cst.Call) else expression
-    return _tail(flow.scope.qualified(func)) in _NOT_RECORDING
+    return last_word(flow.scope.qualified(func)) in _NOT_RECORDING
 
 
 def under_no_grad(flow: Flow, node: cst.CSTNode) -> bool:

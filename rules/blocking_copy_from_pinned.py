@@ -6,7 +6,7 @@ from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.loops import Loop, working_loop
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.value import LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
@@ -124,7 +124,7 @@ class BlockingCopyFromPinned(Rule):
             or call in loop.works
             or (called is not None and called.home is self.flow)
         )
-        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+        name = called_name(call)
         if known or self.flow.name_of(call).startswith("torch.") or name in _KEEPING or call in self.flow.facts.moves:
             return False
         values = (self.flow.value(arg.value) for arg in call.args)

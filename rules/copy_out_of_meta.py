@@ -4,7 +4,7 @@ import libcst as cst
 
 from devlint.finding import Fix
 from devlint.flow.facts import Move
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.value import MODULE, TENSOR, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
@@ -166,7 +166,7 @@ class CopyOutOfMeta(Rule):
 
 def _makes_module(call: cst.Call) -> bool:
     """A class, or a configuration made into a model."""
-    last = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+    last = called_name(call)
     return last in ("from_config", "_from_config") or (last[:1].isupper() and not last.isupper())
 
 

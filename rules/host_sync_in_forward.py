@@ -5,11 +5,11 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Wait
 from devlint.flow.loops import working_loop
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.value import TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._places import last_word, origin_note
+from devlint.rules._places import origin_note
 from devlint.rules._reads import COMPREHENSIONS, READ_AS_NUMBERS, read_one_by_one
 from devlint.rules._recurs import is_deprecated
 
@@ -167,7 +167,7 @@ class HostSyncInForward(Rule):
         for inner in tree.walk(node):
             if not isinstance(inner, cst.Call):
                 continue
-            name = inner.func.attr.value if isinstance(inner.func, cst.Attribute) else dotted(inner.func)
+            name = called_name(inner)
             if name in ("masked_fill", "masked_fill_") and inner.args:
                 filled = any(
                     isinstance(n, cst.Name | cst.Attribute) and dotted(n) == mask

@@ -10,7 +10,7 @@ from devlint import tree
 from devlint.finding import Edit, Fix, Note
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
@@ -153,7 +153,7 @@ class HostSyncInLoop(Rule):
             fed = any(
                 isinstance(arg.value, cst.Name) and arg.value.value == name.value
                 for work in loop.works
-                if isinstance(work, cst.Call) and _called(work) not in ("step", "backward")
+                if isinstance(work, cst.Call) and called_name(work) not in ("step", "backward")
                 for arg in work.args
             )
             if fed and not runs_by_epoch(self.flow, loop) and not runs_sometimes(self.flow, call, loop):
@@ -289,7 +289,7 @@ class HostSyncInLoop(Rule):
             isinstance(n, cst.Call) and dotted(n.func) == "next" for n in tree.walk(loop.node.body)
         )
         # loader = accelerator.prepare(loader)   copies each batch, and waits
-        prepared = any(_called(call) == "prepare" for call in self.source.nodes_of(cst.Call))
+        prepared = any(called_name(call) == "prepare" for call in self.source.nodes_of(cst.Call))
         return any(move.non_blocking is not True for move in moves) or (fed and (prepared or not moves))
 
     def _stops_after(self, loop: Loop, start: int, end: int) -> bool:
@@ -341,7 +341,7 @@ class HostSyncInLoop(Rule):
         return not any(isinstance(each, cst.If) for each in above(self.flow, call, loop.node))
 
     def _call_waits(self, call: cst.Call) -> bool:
-        name = _called(call)
+        name = called_name(call)
         if name == "step":
             # scaler.step(optimizer) reads whether a gradient overflowed; LBFGS reads the loss of its closure
             return bool(call.args)
@@ -352,7 +352,7 @@ class HostSyncInLoop(Rule):
 
     def _tells(self, call: cst.Call) -> bool:
         """Whether a call looks at what it is handed, or shows it: `check_update(net)`, `log({"loss": loss})`."""
-        if not _TELLING.match(_called(call)):
+        if not _TELLING.match(called_name(call)):
             return False
         given: list[cst.BaseExpression] = []
         for arg in call.args:
@@ -446,7 +446,7 @@ def _reduced(node: cst.BaseExpression) -> cst.Name | None:
 
 
 def _steps(work: cst.CSTNode) -> bool:
-    return isinstance(work, cst.Call) and _called(work) == "step"
+    return isinstance(work, cst.Call) and called_name(work) == "step"
 
 
 #: Calls that wait, whatever they are called on.
@@ -467,16 +467,12 @@ def _counts(node: cst.BaseExpression) -> bool:
     if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.func.attr.value != "sum":
         return False
     summed = node.func.value
-    return isinstance(summed, cst.Comparison) or (isinstance(summed, cst.Call) and _called(summed) in _COMPARISONS)
+    return isinstance(summed, cst.Comparison) or (isinstance(summed, cst.Call) and called_name(summed) in _COMPARISONS)
 
 
 _COMPARISONS = frozenset(
     {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "logical_and", "logical_or"}
 )
-
-
-def _called(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
 
 
 def _is_detached(node: cst.BaseExpression) -> bool:

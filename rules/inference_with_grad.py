@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
@@ -167,7 +167,7 @@ class InferenceWithGrad(Rule):
             if not isinstance(node, cst.Call):
                 continue
             after = after or node is eval_
-            called = node.func.attr.value if isinstance(node.func, cst.Attribute) else dotted(node.func)
+            called = called_name(node)
             ends = ends or called in _ENDS
             if not after or found is not None:
                 continue
@@ -251,7 +251,7 @@ class InferenceWithGrad(Rule):
         if function.outer is not None:
             return True  # what the function around it does, or what it is handed to, is not followed
         for call in self.source.nodes_of(cst.Call):
-            called = call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+            called = called_name(call)
             if called != function.name:
                 continue
             if under_no_grad(self.flow, call):

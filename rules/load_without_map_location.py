@@ -30,11 +30,12 @@ class LoadWithoutMapLocation(Rule):
 
     ## What it does
     Reports `torch.load(file)` without `map_location` where what is loaded is a checkpoint (its content goes into
-    `load_state_dict`, it is used as a model, or the file is called a checkpoint, weights or a snapshot), and something
-    shows that it matters: the function takes a `map_location` or a device and does not hand it on; the device is
-    chosen, by an option or by whether there is one; another load of the same kind (of the same file, into the same
-    object, in the other branch, right beside it) says where to or loads to the host; what is loaded is moved to the
-    host though the file saves models from wherever they are; or each process of a distributed run loads it.
+    `load_state_dict`, it is used as a model, or the file is called a checkpoint, weights or a snapshot). The first note
+    says what shows that it matters, where something does: the function takes a `map_location` or a device and does not
+    hand it on; the device is chosen, by an option or by whether there is one; another load of the same kind (of the
+    same file, into the same object, in the other branch, right beside it) says where to or loads to the host; what is
+    loaded is moved to the host though the file saves models from wherever they are; or each process of a distributed
+    run loads it.
 
     ## Why is this bad
     A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU

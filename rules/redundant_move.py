@@ -10,14 +10,14 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import target_names
+from devlint.flow.names import last_word, target_names
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied, refills
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._places import last_word, origin_note
+from devlint.rules._places import origin_note
 
 #: What is asked of tensors.
 _SHAPES = frozenset({"shape", "size", "dtype", "ndim"})

@@ -9,7 +9,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
 from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
 from devlint.rule import Rule
@@ -170,8 +170,7 @@ class UnregisteredModule(Rule):
         for loop in tree.walk(function.body):
             if not isinstance(loop, cst.For) or name not in _names(loop.iter):
                 continue
-            bound: set[str] = set()
-            target_names(loop.target, bound)
+            bound = names_bound(loop.target)
             for call in tree.walk(loop.body):
                 if not isinstance(call, cst.Call) or dotted(call.func) in _LOOKS:
                     continue
@@ -209,7 +208,7 @@ class UnregisteredModule(Rule):
         for owner in (*cls.lineage, *cls.descendants):
             for node in tree.walk(owner.node.body):
                 if isinstance(node, cst.Call):
-                    last = node.func.attr.value if isinstance(node.func, cst.Attribute) else dotted(node.func)
+                    last = called_name(node)
                     if last in _REGISTERS:
                         return True  # self.add_module(f"layer{i}", layer)
                     if last not in _LOOKS and any(self.code(arg.value) == path for arg in node.args):
@@ -321,7 +320,7 @@ def _needs_no_move(node: cst.CSTNode, value: Value) -> bool:
     """Whether a module is made where it shall be, or has nothing to train: ``Dist(group, device=device)``."""
     made = node if isinstance(node, cst.Call) else value.obj
     if isinstance(made, cst.Call) and any(
-        (arg.keyword is not None and arg.keyword.value == "device") or names_device(_last_word(arg.value))
+        (arg.keyword is not None and arg.keyword.value == "device") or names_device(last_word(dotted(arg.value)))
         for arg in made.args
     ):
         return True
@@ -341,12 +340,8 @@ def _moves(node: cst.CSTNode) -> bool:
     call = node.value
     if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
         return False
-    to_device = call.func.attr.value == "to" and any(names_device(_last_word(arg.value)) for arg in call.args)
+    to_device = call.func.attr.value == "to" and any(names_device(last_word(dotted(arg.value))) for arg in call.args)
     return call.func.attr.value == "cuda" or to_device
-
-
-def _last_word(node: cst.BaseExpression) -> str:
-    return dotted(node).rpartition(".")[2]
 
 
 def _is_none(statement: cst.CSTNode) -> bool:

@@ -87,7 +87,7 @@ def on_meta(function: Callable[..., Any], *given: Any) -> Any:
     """What a function gives for tensors without values; the test is skipped where it needs values, and not else."""
     try:
         return function(*given)
-    except (NotImplementedError, RuntimeError) as error:
+    except RuntimeError as error:  # also no kernel for meta: NotImplementedError is one
         if "meta" not in str(error):
             raise
         pytest.skip(f"cannot be run without values: {error}".splitlines()[0])

@@ -26,6 +26,16 @@ def dotted(node: cst.BaseExpression | None) -> str:
     return ".".join(parts)
 
 
+def last_word(path: str) -> str:
+    """``c`` of ``a.b.c``."""
+    return path.rpartition(".")[2]
+
+
+def called_name(call: cst.Call) -> str:
+    """``load`` of ``torch.load(f)``, of ``load(f)`` and of ``stores[0].load(f)``; empty for ``makers[0](f)``."""
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+
+
 def target_names(target: cst.BaseExpression, into: set[str]) -> None:
     """Add the plain names that a target binds."""
     if type(target) is cst.Name:
