@@ -8,7 +8,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.hypothesis import LOSS_NAME, OPTIMIZER_NAME
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, TENSOR, THING
@@ -99,8 +99,9 @@ class RetainedGraph(Rule):
     Silent where the sum goes backward itself, where `backward(retain_graph=True)` keeps the graph for more, where the
     list is emptied or bound anew in each step, or again and again after a few (`if step % accumulate == 0:`, or where
     the optimizer steps), and in loops of a few iterations. A loss that is only evaluated is reported as
-    `inference-with-grad`. Held back as tentative: outputs of the model, and loops `for epoch in range(epochs)` of one
-    step each.
+    `inference-with-grad`. Held back as tentative: outputs of the model, loops `for epoch in range(epochs)` of one
+    step each, and what a loop around binds anew for each step of the optimizer: `backward()` has freed most of the few
+    rounds that it keeps.
 
     ## References
     - [Frequently asked questions: my model reports "cuda runtime error: out of memory"](https://pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory)
@@ -173,6 +174,7 @@ class RetainedGraph(Rule):
                 ):
                     loss = path in backward.paths or LOSS_NAME.search(path) is not None
                     sure = loss and self._recurs_often(loop_around(self.flow, keep.node))
+                    sure = sure and not self._ends_with_step(body, keep)
                     self._report(keep, part, backward.node, safe=True, sure=sure)
                     return True
         return False
@@ -277,18 +279,37 @@ class RetainedGraph(Rule):
     def _is_periodic(self, node: cst.If) -> bool:
         """Whether a condition comes true again after a few steps: what is kept until then is bounded, and small."""
         # if (step + 1) % accumulate == 0: optimizer.step(); total = 0.0
-        for each in tree.walk(node.body):
-            called = each.func if isinstance(each, cst.Call) else None
-            if not isinstance(called, cst.Attribute) or called.attr.value != "step":
-                continue
-            if self.flow.value(called.value).kind == OPTIMIZER or OPTIMIZER_NAME.search(dotted(called.value)):
-                return True
+        if any(isinstance(each, cst.Call) and self._steps(each) for each in tree.walk(node.body)):
+            return True
         # if step % log_every == 0: total = 0.0   a literal of thousands of steps is another matter
         return any(
             isinstance(each, cst.BinaryOperation)
             and isinstance(each.operator, cst.Modulo)
             and not (isinstance(each.right, cst.Integer) and each.right.evaluated_value > _FEW_STEPS)
             for each in tree.walk(node.test)
+        )
+
+    def _steps(self, call: cst.Call) -> bool:
+        """`optimizer.step()`, `scaler.step(optimizer)`."""
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
+            return False
+        named = [call.func.value, *(arg.value for arg in call.args)]
+        return any(self.flow.value(n).kind == OPTIMIZER or OPTIMIZER_NAME.search(last_word(dotted(n))) for n in named)
+
+    def _ends_with_step(self, body: Body, keep: Keep) -> bool:
+        """Whether a loop around binds the holder anew for each step of the optimizer, so that only its rounds stay."""
+        # for step in range(steps): total = 0.0; for part in parts: ...; total += loss   and then: optimizer.step()
+        loop = loop_around(self.flow, keep.node)
+        steps = [call for call in self.source.nodes_of(cst.Call) if self._steps(call) or _clears(call)]
+        if loop is None or any(is_inside(self.flow, call, loop) for call in steps):
+            return False
+        bound = [each for each in body.bindings.get(dotted(keep.holder), ()) if not is_inside(self.flow, each, loop)]
+        return any(
+            is_inside(self.flow, each, outer) and loop_around(self.flow, call) is outer
+            for outer in above(self.flow, loop)
+            if isinstance(outer, cst.For | cst.While)
+            for each in bound
+            for call in steps
         )
 
     def _emptied(self, path: str, function: Function | None) -> bool:
@@ -378,7 +399,8 @@ class RetainedGraph(Rule):
             body = bodies.of(flow.function(keep.node))
             spent = returning[function].backwards[0]
             if self._outlives(body, keep, loop):
-                self._report(keep, part, spent.node, safe=bool(name), sure=self._recurs_often(loop))
+                sure = self._recurs_often(loop) and not self._ends_with_step(body, keep)
+                self._report(keep, part, spent.node, safe=bool(name), sure=sure)
                 return
 
     def _called(self, call: cst.BaseExpression | None) -> Function | None:
@@ -416,6 +438,11 @@ class RetainedGraph(Rule):
             fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=safe),
             tentative=not sure,
         )
+
+
+def _clears(call: cst.Call) -> bool:
+    """`optimizer.zero_grad()`, `model.zero_grad()`."""
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "zero_grad"
 
 
 def _carries_on(statement: cst.CSTNode, path: str) -> bool:
