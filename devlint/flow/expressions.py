@@ -245,6 +245,10 @@ def operate(
     tensors = (TENSOR, THING)
     copies.read(frame, node, left)
     copies.read(frame, node, right)
+    if operator in (cst.Modulo, cst.Multiply) and _is_text(left_node, left):
+        return _text_with(frame, left, right_node, right)
+    if (a in _CONTAINERS and b in tensors) or (b in _CONTAINERS and a in tensors):
+        return _container_with_tensor(frame, left_node, left, right_node, right, operator)
     if a in tensors or b in tensors:
         if left.ref == "moved" and a == THING and b not in tensors:
             return UNKNOWN if b == UNKNOWN_KIND else left.but(kind=TENSOR, ref=None)
@@ -280,8 +284,37 @@ def operate(
         return NUMPY_ARRAY
     if a == DATA and (b == DATA or type(left_node) is cst.List):
         return HOST_DATA
-    if a == DATA and left.text is not None and operator in (cst.Modulo, cst.Add, cst.Multiply):
+    if a == DATA and left.text is not None and operator is cst.Add:
         return Value(DATA, HOST_DATA.place, text="cuda") if left.text.startswith("cuda") else HOST_DATA
+    return UNKNOWN
+
+
+_CONTAINERS = (LIST, TUPLE, DICT)
+
+
+def _is_text(node: cst.BaseExpression, value: Value) -> bool:
+    known = value.kind == DATA and value.text is not None
+    return known or type(node) in (cst.SimpleString, cst.FormattedString, cst.ConcatenatedString)
+
+
+def _text_with(frame: Frame, text: Value, node: cst.BaseExpression, other: Value) -> Value:
+    """``"%.3f" % loss``, ``"-" * n``: a string, whatever it is filled with, however often it is repeated."""
+    if other.kind == TENSOR:
+        frame.wait(node, "format", node, other, explicit=False)
+    return Value(DATA, HOST_DATA.place, text="cuda") if (text.text or "").startswith("cuda") else HOST_DATA
+
+
+def _container_with_tensor(
+    frame: Frame, left_node: cst.BaseExpression, left: Value, right_node: cst.BaseExpression, right: Value, by: type
+) -> Value:
+    """``[True] * n``: Python repeats the list as often as the tensor says. No other operator makes a tensor either."""
+    node, number, container = (left_node, left, right) if left.holds_tensors else (right_node, right, left)
+    if by in (cst.Multiply, cst.MultiplyAssign) and container.kind != DICT:
+        if number.kind == TENSOR:
+            frame.wait(node, "index", node, number, explicit=False)
+        return Value(LIST, items=element(container) if container.items else None)
+    if by is cst.AddAssign and left.kind == LIST:  # rows += batch  takes its elements in
+        return Value(LIST, items=join(left.items, element(right)) if left.items is not None else element(right))
     return UNKNOWN
 
 
@@ -339,7 +372,10 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
                 frame.wait(node, "in", node.left, left, explicit=False)
         elif left.kind in (TENSOR, THING) or right.kind in (TENSOR, THING):
             moved = "moved" in (left.ref, right.ref) and TENSOR not in (left.kind, right.kind)
-            if NONE not in (left.kind, right.kind) and not moved:
+            sides = ((left_node, left), (target.comparator, right))
+            if any(value.kind in _CONTAINERS or _is_text(side, value) for side, value in sides):
+                pass  # counts == [0, 1], batch["split"] == "train": torch leaves it to Python, which gives a bool
+            elif NONE not in (left.kind, right.kind) and not moved:
                 copies.read(frame, node, left)
                 copies.read(frame, node, right)
                 chosen = frame.meet(node, [(left_node, left), (target.comparator, right)], "a comparison")
