@@ -448,6 +448,12 @@ _BUILT_IN = {
         where the evidence is thin. `devlint explain` says under "Limits" of a rule what it holds back otherwise. Such
         a finding carries the name of its rule and the group `nursery`.
 
+        Of any rule, these are tentative: findings in a package's function, class or method that nothing else in the
+        project names (code, notebooks, configurations and documents are searched; tests, scripts and what a decorator
+        may register are not asked), or in a file that imports several files of its package that are not there. And
+        findings of rules for which new tensors are on the host, where a file of the project sets another default
+        device or tensor type.
+
         ## Why is this bad
         On repositories that devlint had not been tuned for, these findings were right too seldom to be shown to
         everybody. In code of your own, where you know who calls what, they can be worth a look.

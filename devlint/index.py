@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from devlint.mentions import ALL_FILES, QUESTIONS, TOO_MANY, Mentions, says
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.state import digest, is_settled, state
 
@@ -153,6 +154,8 @@ class ProjectIndex:
         self._roots: dict[str, tuple[tuple[str, ...], frozenset[Fact]]] = {}
         self._units: dict[_Wanted, Unit | None] = {}
         self._asked: dict[tuple[str, str], Fact] = {}
+        self._mentions: dict[str, Mentions] = {}
+        self._whole: dict[str, str] = {}
         self.known: dict[Any, _Known] = {}  # what views have found out that is the same for all of them
         self._running: list[_Wanted] = []
         self._in_ring: dict[_Wanted, tuple[Unit | None, int]] = {}  # and the outermost one running that each needs
@@ -172,6 +175,8 @@ class ProjectIndex:
             what, _, name = question.partition(" ")
             if what == "entry":
                 answer = self._entry(path, name)
+            elif what in QUESTIONS:
+                answer = self._mention(path, question)
             else:
                 outline = self.outline(path)
                 answer = outline.answer(question) if outline is not None else ""
@@ -181,15 +186,20 @@ class ProjectIndex:
     def outline(self, path: str) -> Outline | None:
         """What the file binds; ``None`` where it cannot be read."""
         if path not in self._outlines:
-            try:
-                with open(path, "rb") as file:
-                    found, raw = os.fstat(file.fileno()), file.read()
-                self._outlines[path] = Outline(raw)
-                self._seen[path] = (state(found) if is_settled(found) else None, digest(raw))
-            except OSError:
-                self._outlines[path] = None
-                self._seen[path] = ([], "")
+            raw = self._read(path)
+            self._outlines[path] = Outline(raw) if raw is not None else None
         return self._outlines[path]
+
+    def _read(self, path: str) -> bytes | None:
+        """What a file holds; ``None`` where it cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                found, raw = os.fstat(file.fileno()), file.read()
+        except OSError:
+            self._seen[path] = ([], "")
+            return None
+        self._seen[path] = (state(found) if is_settled(found) else None, digest(raw))
+        return raw
 
     def seen(self, paths: Iterable[str]) -> dict[str, tuple[list[int] | None, str]]:
         """State and digest of files and folders, as they were when they were read."""
@@ -278,6 +288,24 @@ class ProjectIndex:
         if waits:
             flow.note_waits()
         return Unit(definition, flow, outline.bindings[definition.name].first, waits, Basis(frozenset(view.facts)))
+
+    def all_files(self, path: str) -> str:
+        """What stands, in a question, for all files of the project that the file at ``path`` belongs to."""
+        folder = os.path.dirname(path)
+        if folder not in self._whole:
+            self._whole[folder] = os.path.join(self._root or _project_root(folder), ALL_FILES)
+        return self._whole[folder]
+
+    def _mention(self, path: str, question: str) -> str:
+        """Of all files: which one says yes to a question of ``mentions``; of one of them: whether it does."""
+        root, name = os.path.split(path)
+        if name == ALL_FILES:
+            self._seen[path] = (None, "")  # nothing in the root's own state shows a change in one of them
+            if root not in self._mentions:
+                self._mentions[root] = Mentions(root)
+            return self._mentions[root].answer(question)
+        raw = self._read(path)
+        return "yes" if raw is not None and says(raw, path, question) else ""
 
     def _entry(self, folder: str, name: str) -> str:
         """What ``name`` is in a folder to an import: ``package`` (or may be one), ``file``, ``both`` or nothing."""
@@ -405,6 +433,35 @@ class View:
         self._ask(path, f"starts {row}")
         relative = os.path.relpath(path, os.path.dirname(self.path))
         return os.path.normpath(os.path.join(os.path.dirname(self.name), relative))
+
+    def some_file_says(self, question: str) -> bool:
+        """Whether a file of the project, or one of too many to know, says yes to a question of ``mentions``."""
+        whole = self.index.all_files(self.path)
+        found = self.index.answer(whole, question)
+        if found != TOO_MANY:  # a yes rests on the one file that says so
+            self._ask(found or whole, question)
+        return bool(found)
+
+    def is_in_package(self) -> bool:
+        """Whether the file is a part of a package, which others import, and not a script."""
+        return self._ask(os.path.dirname(self.path), "entry __init__") == "file"
+
+    def lacks(self, package: str) -> bool:
+        """Whether a module of the file's own package is not in the project, by name or as a folder."""
+        roots, facts = self.index.roots(self.path)
+        name = package.lstrip(".")
+        level = len(package) - len(name)
+        folder = roots[0]
+        if level:
+            folder = os.path.normpath(os.path.join(os.path.dirname(self.path), *[".."] * (level - 1)))
+        elif name.partition(".")[0] != os.path.relpath(self.path, folder).partition(os.sep)[0]:
+            return False
+        self.facts |= facts
+        for part in name.split(".") if name else ():
+            if not self._ask(folder, f"entry {part}"):
+                return True
+            folder = os.path.join(folder, part)
+        return False
 
     # resolving ----------------------------------------------------------------------------------
 

@@ -35,11 +35,13 @@ class Rule:
     A subclass sets ``group`` and ``fixable``, explains itself in its docstring (the only source of
     its documentation) and defines ``visit_<Node>(self, node)`` for the LibCST nodes it looks at,
     or ``check(self)`` to go through facts the flow has collected for the whole file.
+    ``assumes_host_default`` where it takes it that what names no device is made on the host.
     A rule keeps no state between nodes: whatever it needs to know, it asks ``self.flow``.
     """
 
     group: ClassVar[str]
     fixable: ClassVar[str] = "never"
+    assumes_host_default: ClassVar[bool] = False
     name: ClassVar[str]
     hooks: ClassVar[tuple[tuple[str, str], ...]] = ()
 
@@ -87,9 +89,19 @@ class Rule:
             fix = None
         span, told = self.source.span(node), tuple(notes)
         told += self._learned_elsewhere(node, span, told)
-        group = "nursery" if tentative else self.group
+        group = "nursery" if tentative or self._is_doubtful_here(node) else self.group
         finding = Finding(self.name, group, GROUPS[group], message, span, told, fix)
         self._findings[finding] = None
+
+    def _is_doubtful_here(self, node: cst.CSTNode) -> bool:
+        """Whether what the rest of the project says makes a finding tentative."""
+        from devlint.unused import is_unused
+
+        if self.flow.project is None:
+            return False
+        if self.assumes_host_default and self.flow.project.some_file_says("redirects"):
+            return True
+        return is_unused(self.flow, node)
 
     def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:
         """Notes on definitions in other files without which what is reported, or noted, would not be known."""

@@ -98,6 +98,7 @@ class CreateThenMove(Rule):
 
     group = "performance"
     fixable = "sometimes"
+    assumes_host_default = True
 
     def check(self) -> None:
         found = []

@@ -68,6 +68,7 @@ class LossNotMoved(Rule):
 
     group = "correctness"
     fixable = "sometimes"
+    assumes_host_default = True
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()

@@ -76,6 +76,7 @@ class MixedDevices(Rule):
 
     group = "correctness"
     fixable = "sometimes"
+    assumes_host_default = True
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()

@@ -95,6 +95,7 @@ class TensorWithoutDevice(Rule):
 
     group = "correctness"
     fixable = "sometimes"
+    assumes_host_default = True
 
     def check(self) -> None:
         found: dict[cst.Call, Meeting] = {}

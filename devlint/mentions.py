@@ -1,0 +1,157 @@
+"""Whether anything in a project names a definition, and whether a file of it changes where tensors are made.
+
+What nothing names, nobody runs; what is said of it may be right and matters to nobody. The text of the project is
+searched, not followed: a false "yes" keeps a finding, and a false "no" holds it back as tentative.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from devlint.testcode import is_test_file
+
+#: The questions answered here; see :meth:`Mentions.answer`.
+QUESTIONS = frozenset({"imports", "uses", "redirects"})
+#: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
+ALL_FILES = "**"
+#: The answer where the files are too many to know.
+TOO_MANY = "?"
+
+_CODE = (".py", ".pyi", ".ipynb")
+#: Where a name alone counts: settings and documents name what Python imports for them.
+_BESIDES = (".cfg", ".ini", ".json", ".md", ".rst", ".sh", ".toml", ".yaml", ".yml")
+#: Larger ones are data. A notebook holds its pictures.
+_LARGEST = {".ipynb": 4_000_000, ".json": 100_000}
+_LARGEST_OF_OTHERS = 1_000_000
+#: In a tree of more files, a project's own are not told from others: everything may be named.
+_MOST_FILES = 20_000
+_LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
+
+_REDIRECTS = re.compile(rb"\bset_default_(?:tensor_type|device)\(\s*([^)\n]*)")
+#: Types and devices of the host.
+_OF_HOST = re.compile(rb"""["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|(?:torch\.device\()?["']cpu""")
+
+
+class Mentions:
+    """The files of a project, as text. Nothing is read before something is asked."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._files: list[str] | None = None
+
+    def answer(self, question: str) -> str:
+        """The first file of the project that says yes to a question; nothing where none does.
+
+        ``imports STEM NAME``: it imports the file of that stem and names what that defines, or takes over all its
+        names. ``uses NAME``: it reads an attribute of that name. ``redirects``: it has new tensors made elsewhere than
+        on the host. :data:`TOO_MANY` where that is so.
+        """
+        files = self.files
+        if len(files) > _MOST_FILES:
+            return TOO_MANY
+        return next((path for path in files if _says(path, question)), "")
+
+    @property
+    def files(self) -> list[str]:
+        if self._files is None:
+            self._files = []
+            for path in _walk(self._root):
+                self._files.append(path)
+                if len(self._files) > _MOST_FILES:
+                    break
+        return self._files
+
+
+def _walk(root: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name[0] != "." and name not in _LEFT_OUT]
+        if "pyvenv.cfg" in names:
+            folders.clear()
+            continue
+        yield from (os.path.join(folder, name) for name in names if name.endswith((*_CODE, *_BESIDES)))
+
+
+def read(path: str) -> bytes:
+    """What a file holds; nothing where it cannot be read or holds data."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return file.read() if size <= _LARGEST.get(os.path.splitext(path)[1], _LARGEST_OF_OTHERS) else b""
+    except OSError:
+        return b""  # who checks it says so
+
+
+def _says(path: str, question: str) -> bool:
+    return says(read(path), path, question)
+
+
+def says(raw: bytes, path: str, question: str) -> bool:
+    """Whether a file with this content says yes to a question of :meth:`Mentions.answer`."""
+    what, *names = question.split(" ")
+    if what == "redirects":
+        if b"set_default_" not in raw or not path.endswith(_CODE) or is_test_file(path):
+            return False
+        return any(not _OF_HOST.match(match[1]) for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
+    name = names[-1].encode()
+    if what == "uses":
+        return name in raw and _found(_uses(name), raw)
+    if not path.endswith(_CODE):
+        return name in raw and _found(_word(name), raw)
+    stem = names[0].encode()
+    if stem not in raw:
+        return False
+    if name in raw and _found(_word(name), raw) and _found(_imports(stem), raw):
+        return True
+    return b"import *" in raw and _found(_takes_all(stem), raw)
+
+
+def _found(pattern: re.Pattern[bytes], raw: bytes) -> bool:
+    return any(not _in_comment(raw, match) for match in pattern.finditer(raw))
+
+
+def _in_comment(raw: bytes, match: re.Match[bytes]) -> bool:
+    """Whether what was found stands behind a ``#``: a call that is commented out calls nothing."""
+    start = raw.rfind(b"\n", 0, match.start()) + 1
+    return b"#" in raw[start : match.start()]
+
+
+@lru_cache(maxsize=64)
+def _word(name: bytes) -> re.Pattern[bytes]:
+    """The name, but not where it is defined."""
+    return re.compile(rb"(?<!\bdef )(?<!\bclass )\b" + re.escape(name) + rb"\b")
+
+
+@lru_cache(maxsize=64)
+def _uses(name: bytes) -> re.Pattern[bytes]:
+    """``x.name``, or the name as a string, by which it may be looked up."""
+    return re.compile(rb"(?:\.\s*|[\"'`])" + re.escape(name) + rb"\b")
+
+
+@lru_cache(maxsize=64)
+def _imports(stem: bytes) -> re.Pattern[bytes]:
+    """``from a.stem import``, ``import a.stem``, ``from a import b, stem``, and the like in a string."""
+    word = rb"\b" + re.escape(stem) + rb"\b"
+    return re.compile(
+        rb"\bfrom\s+[\w.]*"
+        + word
+        + rb"\s+import\b|\bimport\s+(?:\([^)]*|[^#\n(]*)"
+        + word
+        + rb"|[\"'](?:\w+\.)+"
+        + word
+    )
+
+
+@lru_cache(maxsize=64)
+def _takes_all(stem: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"\bfrom\s+[\w.]*\b" + re.escape(stem) + rb"\s+import\s+\*")
+
+
+def named_at(text: str, name: str) -> Iterator[int]:
+    """The offsets at which a text names what it, or another one, defines."""
+    raw = text.encode("ascii", "replace")  # a byte for each character
+    for match in _word(name.encode("ascii", "replace")).finditer(raw):
+        if not _in_comment(raw, match):
+            yield match.start()

@@ -1,0 +1,144 @@
+"""Whether anything runs a piece of code, as far as the text of its project tells.
+
+A copy of a method that nobody calls, a class that nobody builds: what a finding says of them may be right, and nobody
+would mind. Such findings are tentative.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint.flow.names import dotted, last_word
+from devlint.flow.outside import PLAIN_BASES
+from devlint.flow.scope import decorators
+from devlint.mentions import named_at
+from devlint.testcode import is_test_file
+
+if TYPE_CHECKING:
+    from devlint.flow import Flow
+    from devlint.index import View
+    from devlint.source import Source
+
+Definition = cst.FunctionDef | cst.ClassDef
+
+#: Decorators that call nothing and register nothing.
+_PLAIN = frozenset(
+    {"abstractmethod", "cached_property", "classmethod", "compile", "dataclass", "inference_mode", "lru_cache"}
+    | {"no_grad", "enable_grad", "property", "script", "setter", "staticmethod", "torch_compile"}
+)
+#: Methods that torch, Python or a framework's loop calls by name.
+_CALLED_BY_NAME = frozenset(
+    {"forward", "backward", "extra_repr", "reset_parameters", "step", "setup_context", "symbolic", "jvp", "vmap"}
+    | {"state_dict", "load_state_dict", "get_extra_state", "set_extra_state", "train", "eval", "to", "cuda", "cpu"}
+    | {"_apply", "_load_from_state_dict", "_save_to_state_dict", "_forward_unimplemented", "collate_fn", "main"}
+)
+#: Bases that call no other methods of what descends from them.
+_CALL_NO_MORE = frozenset(
+    {"object", "torch.nn.Module", "torch.autograd.Function", "torch.optim.Optimizer", "torch.utils.data.Dataset"}
+)
+#: Makes commands of all functions of a file.
+_COMMANDS_OF_ALL = "fire.Fire("
+
+
+def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether nothing in the project names the function or class at the top level that holds ``node``, or its method.
+
+    Only of files in packages: a script is run by its path, and what stands alone may be on its way to somewhere.
+    """
+    view = flow.project
+    definitions = _around(flow.source, node)
+    if view is None or not definitions or is_test_file(view.path) or not view.is_in_package():
+        return False
+    if _cannot_be_imported(flow, view):
+        return True
+    if _COMMANDS_OF_ALL in flow.source.text:
+        return False
+    top = definitions[0]
+    if not _is_named(flow, top, {top}):
+        return True
+    if len(definitions) < 2 or not isinstance(top, cst.ClassDef):
+        return False
+    method = definitions[1]
+    return isinstance(method, cst.FunctionDef) and _is_unused_method(flow, top, method)
+
+
+def _cannot_be_imported(flow: Flow, view: View) -> bool:
+    """Whether the file needs several others of its own package that are not there: what is left of an older state.
+
+    One may be made when the package is built (`from .version import version`), and private ones are often compiled.
+    """
+    missing = 0
+    for line in flow.source.module.body:
+        for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(statement, cst.ImportFrom):
+                package = "." * len(statement.relative) + (dotted(statement.module) if statement.module else "")
+                missing += not last_word(package).startswith("_") and view.lacks(package)
+    return missing > 1
+
+
+def _is_named(flow: Flow, top: Definition, asked: set[Definition]) -> bool:
+    """Whether a definition is named in main code of its file, in another file, or in a definition of which that holds.
+
+    ``asked``: definitions that do not count as naming it.
+    """
+    if _is_marked(top):
+        return True
+    name, source = top.name.value, flow.source
+    inside = {each: source.offsets(each) for each in source.module.body if isinstance(each, Definition)}
+    for offset in named_at(source.text, name):
+        by = next((each for each, (start, end) in inside.items() if start <= offset < end), None)
+        if by is None:
+            return True
+        if by not in asked:
+            asked.add(by)
+            if _is_named(flow, by, asked):
+                return True
+    return flow.project is None or flow.project.some_file_says(f"imports {_stem(flow.project.path)} {name}")
+
+
+def _is_unused_method(flow: Flow, cls: cst.ClassDef, method: cst.FunctionDef) -> bool:
+    name = method.name.value
+    if _is_marked(method) or name in _CALLED_BY_NAME or (name.startswith("__") and name.endswith("__")):
+        return False
+    if flow.project is None or any(_calls_others(base) for base in _outside_bases(flow, cls)):
+        return False
+    return not flow.project.some_file_says(f"uses {name}")
+
+
+def _calls_others(base: str) -> bool:
+    return base not in _CALL_NO_MORE and last_word(base) not in PLAIN_BASES
+
+
+def _outside_bases(flow: Flow, node: cst.ClassDef) -> set[str]:
+    """The classes of other packages that a class descends from."""
+    found: set[str] = set()
+    for cls in flow.scope.classes[node].lineage:
+        found.update(set(cls.bases) - set(cls.project_bases) - {base.name for base in cls.local_bases})
+        for base in cls.project_bases:
+            found |= flow.project.ancestry(base).outside if flow.project is not None else {base}
+    return found
+
+
+def _around(source: Source, node: cst.CSTNode) -> list[Definition]:
+    """The functions and classes that hold a node, the outermost first."""
+    found: list[Definition] = []
+    current: cst.CSTNode | None = node
+    while current is not None:
+        if isinstance(current, Definition):
+            found.append(current)
+        current = source.parents.get(current)
+    return found[::-1]
+
+
+def _is_marked(definition: Definition) -> bool:
+    """Whether a decorator may register it, or make a command of it."""
+    return any(last_word(name) not in _PLAIN for name in decorators(definition))
+
+
+def _stem(path: str) -> str:
+    """What an import of the file names: its own name, or that of the package it opens."""
+    folder, name = os.path.split(path)
+    return os.path.basename(folder) if name == "__init__.py" else name.removesuffix(".py")

@@ -1,0 +1,198 @@
+"""What the rest of a project says about a finding: whether anything runs that code, and where tensors are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from devlint import mentions
+from devlint.config import Settings
+from devlint.files import File
+from devlint.mentions import Mentions, says
+from devlint.run import Plan, run
+
+MASK = "        mask = torch.ones(x.size(0), x.size(0)).to(x.device)\n        return x * mask.tril()\n"
+MODEL = f"import torch\nfrom torch import nn\n\n\nclass Causal(nn.Module):\n    def forward(self, x):\n{MASK}"
+
+
+def write(root: Path, **files: str) -> None:
+    (root / "pyproject.toml").touch()
+    for name, content in files.items():
+        path = root / name.replace("__dot__", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def project(root: Path, model: str = MODEL, **others: str) -> list[str]:
+    """The rules with findings in `pkg/model.py`, beside other files given as `folder/name.py`."""
+    write(root, **{"pkg/__init__.py": "", "pkg/model.py": model, **others})
+    return found(root, "pkg/model.py")
+
+
+def found(root: Path, name: str, *, cache: bool = False) -> list[str]:
+    path = str(root / name)
+    outcome = run([File(path, path, Settings(root=str(root)))], Plan(use_cache=cache, jobs=1))
+    assert not outcome.problems
+    return [finding.rule for _, finding in outcome.findings]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"train.py": "from pkg.model import Causal\n"},
+        {"train.py": "from pkg import model\n\nnet = model.Causal()\n"},
+        {"train.py": "import pkg.model as m\n\nnet = m.Causal()\n"},
+        {"pkg/__init__.py": "from .model import Causal\n"},
+        {"pkg/__init__.py": "from .model import *\n"},
+        {"pkg/__init__.py": "from . import (\n    data,\n    model,\n)\n\n__all__ = ['Causal']\n"},
+        {"train.py": "net = build('pkg.model.Causal')\n"},
+        {"train.ipynb": '{"source": ["from pkg.model import Causal\\n"]}'},
+        {"config/net.yaml": "_target_: pkg.model.Causal\n"},
+        {"docs/api.rst": ".. autoclass:: Causal\n"},
+        {"README.md": "Use `Causal`.\n"},
+    ],
+    ids=lambda others: next(iter(others)) + " " + next(iter(others.values()))[:24].strip(),
+)
+def test_what_another_file_imports_or_documents_is_used(tmp_path: Path, others: dict[str, str]) -> None:
+    assert project(tmp_path, **others) == ["create-then-move"]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {},
+        {"train.py": "from other import Causal\n"},
+        {"train.py": "# from pkg.model import Causal\n"},
+        {"pkg/copy.py": MODEL},
+        {"train.py": "from pkg.model import Other\n"},
+        {".hidden/train.py": "from pkg.model import Causal\n"},
+    ],
+    ids=["alone", "another one", "commented out", "a copy", "another name", "hidden"],
+)
+def test_what_no_file_of_its_project_names_is_tentative(tmp_path: Path, others: dict[str, str]) -> None:
+    assert project(tmp_path, **others) == []
+
+
+def test_a_script_and_a_file_of_tests_need_nobody_who_names_what_they_define(tmp_path: Path) -> None:
+    write(tmp_path, **{"model.py": MODEL})
+    assert found(tmp_path, "model.py") == ["create-then-move"]
+
+
+@pytest.mark.parametrize("decorator", ["@register('causal')", "@MODELS.register_module()", "@hub.entry"])
+def test_a_decorator_may_register_what_it_stands_on(tmp_path: Path, decorator: str) -> None:
+    assert project(tmp_path, MODEL.replace("class ", f"{decorator}\nclass ")) == ["create-then-move"]
+
+
+def test_a_name_in_main_code_of_the_file_counts_and_one_in_an_unused_definition_does_not(tmp_path: Path) -> None:
+    assert project(tmp_path, f"{MODEL}\n\nMODELS = [Causal]\n") == ["create-then-move"]
+    assert project(tmp_path, f"{MODEL}\n\ndef build():\n    return Causal()\n") == []
+    assert project(tmp_path, f"{MODEL}\n\ndef build():\n    return Causal()\n\n\nbuild()\n") == ["create-then-move"]
+
+
+def test_definitions_that_only_name_each_other_are_unused(tmp_path: Path) -> None:
+    ring = "\n\ndef one():\n    return two(Causal())\n\n\ndef two(net):\n    return one()\n"
+    assert project(tmp_path, MODEL + ring) == []
+
+
+METHOD = MODEL.replace("def forward(self, x):", "def forward(self, x):\n        return x\n\n    def masked(self, x):")
+
+
+def test_a_method_that_nothing_reads_is_tentative(tmp_path: Path) -> None:
+    train = "from pkg.model import Causal\n\nnet = Causal()\nfor x in batches:\n    y = net(x.cuda())\n"
+    loop = METHOD.replace("        return x\n\n", "        return self.masked(x)\n\n")
+    assert project(tmp_path, loop, **{"train.py": train}) == ["create-then-move"]
+    follows = METHOD.replace(MASK, MASK.replace("return x", "other = torch.ones(3, device=x.device)\n        return x"))
+    assert project(tmp_path, follows, **{"train.py": train}) == []
+    assert project(tmp_path, follows, **{"train.py": train + "    net.masked(x)\n"}) == ["create-then-move"]
+    assert project(tmp_path, follows, **{"train.py": train + "    getattr(net, 'masked')(x)\n"}) == ["create-then-move"]
+
+
+def test_a_base_of_another_package_may_call_any_method(tmp_path: Path) -> None:
+    follows = METHOD.replace(MASK, MASK.replace("return x", "other = torch.ones(3, device=x.device)\n        return x"))
+    theirs = follows.replace("nn.Module", "LightningModule").replace(
+        "from torch", "from lightning import LightningModule\nfrom torch"
+    )
+    train = {"train.py": "from pkg.model import Causal\n"}
+    assert project(tmp_path, theirs, **train) == ["create-then-move"]
+
+
+def test_a_file_that_needs_several_files_of_its_package_that_are_not_there_is_no_longer_run(tmp_path: Path) -> None:
+    train = {"train.py": "from pkg.model import Causal\n"}
+    one = f"from pkg.version import version\n{MODEL}"
+    assert project(tmp_path, one, **train) == ["create-then-move"]
+    assert project(tmp_path, f"from pkg.layers.norm import Norm\n{one}", **train) == []
+    there = {"pkg/layers/norm.py": "", "pkg/version.py": ""}
+    assert project(tmp_path, f"from pkg.layers.norm import Norm\n{one}", **train, **there) == ["create-then-move"]
+    assert project(tmp_path, f"from pkg._c import a\nfrom pkg._d import b\n{MODEL}", **train) == ["create-then-move"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.set_default_tensor_type('torch.cuda.FloatTensor')",
+        "torch.set_default_tensor_type(torch.cuda.FloatTensor)",
+        "torch.set_default_tensor_type(kind)",
+        "torch.set_default_device('cuda')",
+        "torch.set_default_device(device)",
+    ],
+)
+def test_what_is_made_may_be_on_the_device_where_a_file_of_the_project_says_so(tmp_path: Path, code: str) -> None:
+    train = f"import torch\nfrom pkg.model import Causal\n\n{code}\n"
+    assert project(tmp_path, **{"train.py": train}) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.set_default_tensor_type(torch.DoubleTensor)",
+        "torch.set_default_tensor_type('torch.FloatTensor')",
+        "torch.set_default_device('cpu')",
+        "torch.set_default_dtype(torch.float64)",
+        "# torch.set_default_device('cuda')",
+    ],
+)
+def test_other_defaults_change_nothing(tmp_path: Path, code: str) -> None:
+    train = f"import torch\nfrom pkg.model import Causal\n\n{code}\n"
+    assert project(tmp_path, **{"train.py": train}) == ["create-then-move"]
+
+
+def test_a_default_that_tests_set_is_theirs(tmp_path: Path) -> None:
+    used = {"train.py": "from pkg.model import Causal\n"}
+    assert project(tmp_path, **used, **{"tests/test_a.py": "torch.set_default_device('cuda')\n"}) == [
+        "create-then-move"
+    ]
+
+
+def test_a_cached_finding_follows_what_other_files_name(tmp_path: Path) -> None:
+    write(tmp_path, **{"pkg/__init__.py": "", "pkg/model.py": MODEL, "train.py": "from pkg.model import Causal\n"})
+
+    def warm() -> list[str]:
+        return found(tmp_path, "pkg/model.py", cache=True)
+
+    assert warm() == warm() == ["create-then-move"]
+    write(tmp_path, **{"train.py": "\n"})
+    assert warm() == warm() == []
+    write(tmp_path, **{"later.py": "from pkg.model import Causal\n"})
+    assert warm() == warm() == ["create-then-move"]
+    write(tmp_path, **{"later.py": "from pkg.model import Causal\nimport torch\ntorch.set_default_device('cuda')\n"})
+    assert warm() == warm() == []
+
+
+def test_in_a_tree_of_too_many_files_anything_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mentions, "_MOST_FILES", 2)
+    assert Mentions(str(tmp_path)).answer("uses this") == ""
+    write(tmp_path, **{f"{name}.py": "" for name in "abc"})
+    assert Mentions(str(tmp_path)).answer("uses this") == mentions.TOO_MANY
+
+
+def test_large_files_environments_and_what_cannot_be_read_are_no_part_of_it(tmp_path: Path) -> None:
+    write(tmp_path, **{"env/pyvenv.cfg": "", "env/a.py": "x.this", "big.json": '"this"' + " " * 200_000})
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nothing.py")
+    assert Mentions(str(tmp_path)).answer("uses this") == ""
+
+
+@pytest.mark.parametrize("raw", [b"def this(self): ...", b"class this: ...", b"this = 3", b"# x.this", b"x.this_one"])
+def test_only_an_attribute_or_a_string_is_a_use(raw: bytes) -> None:
+    assert not says(raw, "a.py", "uses this")
+    assert says(raw + b"\nx.this()", "a.py", "uses this")
