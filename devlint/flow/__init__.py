@@ -57,7 +57,8 @@ class Summary:
     """What calling a function gives and does.
 
     ``constraints``: parameters whose places must coincide. ``moved``: parameters that are modules, and where they are
-    afterwards. ``tensors``: parameters taken to be tensors. ``captured``: what it read from around it.
+    afterwards. ``tensors``: parameters taken to be tensors. ``captured``: what it read from around it. ``gives_data``:
+    whether it gives numpy's or Python's values on one way at least.
     """
 
     returns: Value
@@ -65,6 +66,7 @@ class Summary:
     moved: dict[str, Place] = field(default_factory=dict)
     tensors: frozenset[str] = frozenset()
     captured: Env = field(default_factory=dict)
+    gives_data: bool = False
 
 
 class Flow:
@@ -435,7 +437,8 @@ class Flow:
                 result = result if result.kind == LIST else UNKNOWN
             if any(d.rpartition(".")[2] == "contextmanager" for d in function.decorators):
                 result = UNKNOWN
-            function.summary = Summary(result, frame.constraints, frame.moved, tensors, frame.captured)
+            gives_data = any(value.is_data for value in returned)
+            function.summary = Summary(result, frame.constraints, frame.moved, tensors, frame.captured, gives_data)
             # functions made here outlive it, with the variables as it leaves them
             frame.env = self._environments[function] = self._left_to_closures(frame.merge(frame.at_return, frame.env))
             if function.cls is not None:

@@ -15,7 +15,9 @@ from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import (
     DATA,
+    DEVICE,
     DICT,
+    DTYPE,
     HOST_DATA,
     INSTANCE,
     LIST,
@@ -175,6 +177,16 @@ def has_tensors(value: Value, above: tuple[Class, ...] = ()) -> bool:
     )
 
 
+def _holds_nothing(cls: Class) -> bool:
+    """Whether a class surely has no parameters, buffers or parts: its modules have nothing to move."""
+    held = [value for each in cls.lineage for value in each.attrs.values()]
+    return (
+        cls.known_whole
+        and not any(each.sets_by_variable or each.buffers or each.buffers_by_variable for each in cls.lineage)
+        and all(value.is_data or value.kind in (NONE, DTYPE, DEVICE) for value in held)
+    )
+
+
 def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) -> Value:
     """``self.register_buffer("mask", mask)`` and its kin."""
     given = args.get(0, "name")
@@ -245,9 +257,12 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
             given = project_calls.call(frame, node, forward, args, receiver=module)
             if given.kind in (TENSOR, THING) and given.place.is_known:
                 return given
-            if given.kind in (TUPLE, DICT, LIST):
+            if given.kind in (TUPLE, DICT, LIST) or given.is_data:
                 return given
-        if forward is not None or any(c.find_method("forward") for c in reference.lineage):
+            if forward.summary is not None and forward.summary.gives_data:
+                return UNKNOWN  # if len(x) < 20: return np.zeros(len(x)); return self.cluster(x)
+            if _holds_nothing(reference):
+                module = module.but(place=UNKNOWN_PLACE)  # Distance().to(device)(a, b): there is nothing that moves
             return _output(module, operands, node)
     if reference is None and operands and all(value.is_data for _, value in operands):
         return UNKNOWN  # model(prompt="a cat", steps=3): a pipeline, which gives images

@@ -111,6 +111,8 @@ def narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, holds
         return
     if may_be_tensor and holds != (type_name == "torch.Tensor"):
         env[key] = UNKNOWN
+    elif value.kind == THING and type_name == "numpy.ndarray":
+        env[key] = UNKNOWN  # if not isinstance(labels, np.ndarray): who has seen arrays may see lists, too
     elif value.kind == THING and holds:
         env[key] = value.but(kind=TENSOR, ref=None)
     elif value.kind == UNKNOWN_KIND and holds and type_name == "torch.Tensor":
