@@ -99,9 +99,7 @@ class UncalledFunction(Rule):
             return True
         function = self.flow.function(node)
         name = param.name.value
-        return function is not None and (
-            name in function.called_with or bool(function.attributes.get(name, set()) & _OF_TENSORS)
-        )
+        return function is not None and (name in function.called_with or function.is_tensor_by_methods(name))
 
     def _may_be_of_other_class(self, node: cst.BaseExpression, depth: int = 10) -> bool:
         """``specs = torch.stack([Spec(3), Spec(4)])``: a class of elsewhere may take torch's functions over."""
@@ -288,7 +286,5 @@ _METHODS = frozenset(
     # fields of what `torch.aminmax(x)`, `x.sort()` and `torch.linalg.slogdet(x)` give
     - {"min", "max", "values", "indices", "sign"}
 )
-#: What nothing but a tensor is asked for: a dtype and an array of numpy have none of these.
-_OF_TENSORS = frozenset("unsqueeze masked_fill permute detach expand new_zeros contiguous".split())
 _FLAGS = frozenset({"pin_memory", "enabled", "non_blocking", "drop_last"})
 _SKIPS = frozenset({"skipIf", "skipUnless", "skipif"})

@@ -1,7 +1,7 @@
 """What the text of a function says, read before anything is followed: what it calls, binds and stores, and of what.
 
-Evidence is what it does with its parameters: ``x.shape`` or ``self.conv(x)`` make ``x`` a tensor,
-``model.parameters()`` makes ``model`` a module.
+Evidence is what it does with its parameters: ``x.view(-1)`` or ``self.conv(x)`` make ``x`` a tensor,
+``model.parameters()`` makes ``model`` a module. A method counts where it is called: ``model.dim`` is some number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read(function: Function, imports: dict[str, str]) -> None:
     """Read a function's text for evidence, without following it."""
     fields_of = tree.FIELDS
     stack: list[cst.CSTNode] = [function.node.body, function.node.params]
-    attributes, assigned = function.attributes, function.assigned
+    attributes, methods, assigned = function.attributes, function.methods, function.assigned
     while stack:
         node = stack.pop()
         kind = type(node)
@@ -69,8 +69,11 @@ def read(function: Function, imports: dict[str, str]) -> None:
             if type(func) is cst.Attribute:
                 if func.attr.value in table.MOVES or func.attr.value in table.TYPE_MOVES:
                     function.moves_something = True
-                if func.attr.value == "size" and node.args and type(func.value) is cst.Name:
-                    attributes.setdefault(func.value.value, set()).add("size()")
+                if type(func.value) is cst.Name:
+                    called = methods.setdefault(func.value.value, set())
+                    called.add(func.attr.value)
+                    if func.attr.value == "size" and node.args:
+                        called.add("size()")
             if type(func) is cst.Name:
                 function.calls.add(func.value)
                 function.called.add(func.value)

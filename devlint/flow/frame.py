@@ -66,9 +66,9 @@ NO_GRAD = "<no grad>"
 #: Parameters that are often a single number, or a zero-dimensional tensor.
 _MAYBE_SCALARS = frozenset("timestep step i idx index k sigma scale weight alpha beta gamma eps lr value".split())
 #: In ``forward``, reading one of these says tensor (elsewhere it may be numpy's).
-_ARRAY_ATTRIBUTES = frozenset(
-    "[,] size shape device dtype view reshape transpose mean sum std var max min to t T repeat ndim pow sqrt abs exp "
-    "log".split()
+_ARRAY_ATTRIBUTES = frozenset("[,] shape device dtype T ndim".split())
+_ARRAY_METHODS = frozenset(
+    "size view reshape transpose mean sum std var max min to t repeat pow sqrt abs exp log".split()
 )
 _FORWARD_NAMES = frozenset(
     "x y z h input inputs feat feats feature features hidden hidden_states image images img imgs logits latent latents "
@@ -537,7 +537,11 @@ class Frame:
             return Value(TENSOR, place, param, zero=False if sized or name not in _MAYBE_SCALARS else None)
         if self.role == DEVICE_SIDE and self.cls is not None and self.cls.is_module:
             # the arguments of forward are tensors, or lists and dicts of them
-            if function.attributes.get(name, _NONE) & _ARRAY_ATTRIBUTES:
+            # (x - scaling.mean) / scaling.std   is no tensor's
+            if (
+                function.attributes.get(name, _NONE) & _ARRAY_ATTRIBUTES
+                or function.methods.get(name, _NONE) & _ARRAY_METHODS
+            ):
                 return Value(TENSOR, place, param, zero=False)
             if name in _FORWARD_NAMES and (default is None or _is_constant(default, "None")):
                 return Value(THING, place, param)

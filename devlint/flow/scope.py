@@ -43,14 +43,19 @@ _HOST_CLASS = re.compile(
 )
 _HOST_FUNCTION = re.compile(r"(collate|worker_init|_transform(?!er)|preprocess|tokenize|load_data|augment)")
 _DEVICE_FUNCTION = re.compile(r"(^|_)(loss|criterion|penalty|train_step|training_step|train_one_epoch)(_|$)")
-_TENSOR_ATTRIBUTES = frozenset(
+_TENSOR_ATTRIBUTES = frozenset({"requires_grad", "grad", "is_cuda"})
+#: They count where they are called: ``model.dim`` is a number that somebody keeps.
+_TENSOR_METHODS = frozenset(
     "unsqueeze squeeze permute contiguous masked_fill masked_fill_ new_zeros new_ones new_tensor new_full new_empty "
-    "detach clone requires_grad grad is_cuda expand expand_as view view_as softmax log_softmax sigmoid "
+    "detach clone expand expand_as view view_as softmax log_softmax sigmoid "
     "type_as chunk unbind index_select gather scatter_ bmm matmul mm long "
     "backward clamp clamp_ unfold flatten argmax topk narrow cumsum repeat_interleave is_floating_point storage "
     "new log_ exp_ size() zero_ fill_ copy_ mul_ add_ div_ sub_ numel nelement dim item data_ptr".split()
 )
-_MODULE_ATTRIBUTES = frozenset(
+#: An array of numpy, a dtype and a module have none of these.
+_OF_TENSORS_ONLY = frozenset("unsqueeze masked_fill permute detach expand new_zeros contiguous".split())
+_SIZE_METHODS = frozenset({"size", "dim"})
+_MODULE_METHODS = frozenset(
     "parameters named_parameters eval train state_dict load_state_dict modules named_modules children named_children "
     "zero_grad requires_grad_ buffers".split()
 )
@@ -79,6 +84,7 @@ class Function:
         self.is_static = "staticmethod" in self.decorators
         self.is_classmethod = "classmethod" in self.decorators
         self.attributes: dict[str, set[str]] = {}  # name -> attributes read from it
+        self.methods: dict[str, set[str]] = {}  # name -> those of them that it calls
         self.converted: set[str] = set()  # names that it makes tensors of: x = torch.tensor(x)
         self.called_with: set[str] = set()  # names handed first to a torch function
         self.fed: list[tuple[str, str]] = []  # (a, x) for each self.a(x)
@@ -143,9 +149,17 @@ class Function:
 
     def is_tensor_by_use(self, name: str) -> bool:
         """Whether the function does with a name what is done with tensors."""
+        attributes, methods = self.attributes.get(name, _NO_NAMES), self.methods.get(name, _NO_NAMES)
         if name in self.converted:
             return False
-        return name in self.called_with or bool(self.attributes.get(name, _NO_NAMES) & _TENSOR_ATTRIBUTES)
+        # image.size, net.dim: a tensor has methods of these names, and who forgets to call one calls others
+        if (attributes - methods) & _SIZE_METHODS and not self.is_tensor_by_methods(name):
+            return False
+        return name in self.called_with or bool(attributes & _TENSOR_ATTRIBUTES or methods & _TENSOR_METHODS)
+
+    def is_tensor_by_methods(self, name: str) -> bool:
+        """Whether the function calls a method on a name that nothing but a tensor has."""
+        return bool(self.methods.get(name, _NO_NAMES) & _OF_TENSORS_ONLY)
 
     def has_parts(self, name: str) -> bool:
         """Whether the function asks for the parts of what a name holds, as no tensor has any."""
@@ -157,9 +171,8 @@ class Function:
 
     def is_module_by_use(self, name: str) -> bool:
         """Whether the function does with a name what is done with modules."""
-        return bool(self.attributes.get(name, _NO_NAMES) & _MODULE_ATTRIBUTES) and (
-            name in self.called or "parameters" in self.attributes[name] or "eval" in self.attributes[name]
-        )
+        methods = self.methods.get(name, _NO_NAMES)  # args.train, args.eval: flags
+        return bool(methods & _MODULE_METHODS) and (name in self.called or "parameters" in methods or "eval" in methods)
 
 
 _NO_NAMES: set[str] = set()
