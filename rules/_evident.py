@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -14,6 +13,7 @@ from devlint.flow.value import TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import is_constant, waits
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
+from devlint.rules._exports import is_of_export
 from devlint.rules._made import Made
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 from devlint.rules._switches import is_switched_off, tests_above
@@ -37,7 +37,12 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     node = move.node
     if is_copied(rule, node) or (made.random and not _may_draw_there(rule, made)):
         return False
-    if _is_exported(rule) or _hardly_runs(rule, node) or _goes_into_generation(rule, node) or _is_trial(rule, node):
+    if (
+        is_of_export(rule, node)
+        or _hardly_runs(rule, node)
+        or _goes_into_generation(rule, node)
+        or _is_trial(rule, node)
+    ):
         return False
     # def __init__(self, fused=True): self.fused = fused   and then   if self.fused: ...; else: ...
     if is_switched_off(rule, node, default="True") or _tells_of_values(rule, node):
@@ -109,13 +114,6 @@ def _is_called_often(rule: Rule, node: cst.CSTNode) -> bool:
             n.value == name and not isinstance(rule.parent(n), cst.FunctionDef) for n in rule.source.nodes_of(cst.Name)
         )
     )
-
-
-def _is_exported(rule: Rule) -> bool:
-    """Whether a file is there to write a program for another runtime, or to run that: what it wraps runs elsewhere."""
-    parts = re.split(r"[/\\]", rule.source.path.lower())[-3:]  # not the folder that somebody keeps the project in
-    words = re.split(r"[^a-z]+", "/".join(parts))
-    return "export" in words or "onnx" in words or "tensorrt" in words
 
 
 def _hardly_runs(rule: Rule, node: cst.CSTNode, *, called: bool = True) -> bool:

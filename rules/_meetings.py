@@ -13,6 +13,7 @@ from devlint.flow.hypothesis import asks_for_device, names_device
 from devlint.flow.place import SOMEWHERE
 from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, Function
 from devlint.rule import Rule
+from devlint.rules._exports import records
 from devlint.rules._switches import is_switched_off
 from devlint.testcode import is_test_file, near
 
@@ -22,8 +23,7 @@ _OF_HOST = re.compile(
     r"tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)"
 )
 _FOR_HOST = re.compile(r"(^|_)(cpu|host|numpy|np)(_|$)")
-#: A script that exports a model which it has brought to the host, and what hides every device from itself.
-_EXPORTS = re.compile(r"\bonnx\.export\(|\bjit\.(trace|script)\(")
+#: What brings a model to the host, before it is exported, and what hides every device from a script.
 _TO_HOST = re.compile(r"""\.to\(\s*(device=)?["']cpu["']|\bdevice\(\s*["']cpu["']\s*\)""")
 _HIDES_DEVICES = re.compile(r"""CUDA_VISIBLE_DEVICES["']\]\s*=\s*["'](-1)?["']""")
 _OF_DEVICES = re.compile(r"device|cuda|\.to\(|type_as|accelerat|Lightning", re.IGNORECASE)
@@ -55,7 +55,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
 def _runs_on_host(rule: Rule) -> bool:
     """``net.to("cpu"); torch.onnx.export(net, torch.zeros(1, 3), file)``, ``environ["CUDA_VISIBLE_DEVICES"] = "-1"``"""
     text = rule.source.text
-    exports = _EXPORTS.search(text) is not None and _TO_HOST.search(text) is not None
+    exports = records(rule) and _TO_HOST.search(text) is not None
     return exports or _HIDES_DEVICES.search(text) is not None
 
 

@@ -20,12 +20,10 @@ from devlint.flow.scope import Function
 from devlint.flow.steps import is_under_test
 from devlint.flow.value import MODULE, TENSOR, THING, Value
 from devlint.rule import Rule
+from devlint.rules._exports import is_of_export, records
 from devlint.rules._meetings import calls_of, is_off
 from devlint.testcode import is_test_file, near
 
-#: Files that bring a model into another format, which is done on the host.
-_EXPORTS = re.compile(r"(^|[/_])(export\w*|onnx\w*|caffe2|tensorrt|trt|coreml|tflite|openvino|convert\w*)([/_.]|$)")
-_CALLS_EXPORT = re.compile(r"\bonnx\.export\(|\bjit\.trace\(")
 #: Files whose modules may run where data is read, before anything is moved.
 _OF_DATA = re.compile(
     r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|transforms?|augment\w*|tokeniz\w+|features?)([/_.]|$)"
@@ -45,7 +43,7 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
         return True
     function = rule.flow.function(meeting.node)
-    if function is None or _is_on_host_there(rule, function):
+    if function is None or _is_on_host_there(rule, meeting.node):
         return False
     if _comes_from_module(rule, meeting):
         return not _is_called_by_nobody(rule, function) and not _asks_for_size(rule, function)
@@ -77,9 +75,7 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     if is_chosen(rule, value):
         return True
     function = rule.flow.function(node)
-    return (
-        value.place.name == "self" and not _is_on_host_there(rule, function) and not _is_fed_from_host(rule, function)
-    )
+    return value.place.name == "self" and not _is_on_host_there(rule, node) and not _is_fed_from_host(rule, function)
 
 
 def is_followed(rule: Rule, meeting: Meeting) -> bool:
@@ -87,18 +83,14 @@ def is_followed(rule: Rule, meeting: Meeting) -> bool:
     function = rule.flow.function(meeting.node)
     if is_chosen(rule, meeting.there):
         return True
-    return function is not None and not _is_on_host_there(rule, function) and _others_follow(rule, function, meeting)
-
-
-def _is_on_host_there(rule: Rule, function: Function | None) -> bool:
-    """Whether modules may stay on the host there: tests hand them what they made, and exports trace them."""
-    path = "/".join(near(rule.source.path))
     return (
-        is_test_file(rule.source.path)
-        or _EXPORTS.search(path) is not None
-        or _CALLS_EXPORT.search(rule.source.text) is not None
-        or (function is not None and _EXPORTS.search(function.name) is not None)
+        function is not None and not _is_on_host_there(rule, meeting.node) and _others_follow(rule, function, meeting)
     )
+
+
+def _is_on_host_there(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether modules may stay on the host there: tests hand them what they made, and exports trace them."""
+    return is_test_file(rule.source.path) or records(rule) or is_of_export(rule, node)
 
 
 def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:

@@ -14,6 +14,7 @@ from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.flow.steps import runs_each_time
 from devlint.flow.waiting import needs_wait_at
 from devlint.rule import Rule
+from devlint.rules._exports import RECORDERS
 from devlint.rules._made import Made
 from devlint.rules._recurs import (
     branches_in_loop,
@@ -81,7 +82,7 @@ def _is_only_traced(rule: Rule, node: cst.CSTNode) -> bool:
     called = [n for n in _own_code(outer) if isinstance(n, cst.Call)]
     helpers = [helper for call in called if (helper := function_of(rule.flow, call)) is not None]
     called += [n for helper in helpers for n in _own_code(helper) if isinstance(n, cst.Call)]
-    return any(rule.flow.name_of(call) in _TRACERS for call in called)
+    return any(rule.flow.name_of(call) in RECORDERS for call in called)
 
 
 def _own_code(function: Function) -> Iterator[cst.CSTNode]:
@@ -92,11 +93,6 @@ def _own_code(function: Function) -> Iterator[cst.CSTNode]:
         yield node
         if not isinstance(node, cst.FunctionDef | cst.ClassDef):
             stack += node.children
-
-
-_TRACERS = frozenset(
-    "torch.onnx.export torch.onnx.dynamo_export torch.jit.trace torch.jit.trace_module torch.export.export".split()
-)
 
 
 def _may_stay_on_host(rule: Rule, move: Move) -> bool:

@@ -87,8 +87,9 @@ class CreateThenMove(Rule):
     tokenizer), unless three sizes of what is filled vary; in an `assert` or a test; in a branch that warns, and in the
     `else:` of a flag that defaults to `True`; for what is handed to `generate(...)` at once; for random numbers, unless
     the function draws others with `device=`: results depend on the seed, which another file may set; under
-    `if __name__ == "__main__":` of a file that defines modules, which tries them out; in files for an export; and in
-    code that says it was copied (`# Copied from`) or that is put in the place of another package's. A function that
+    `if __name__ == "__main__":` of a file that defines modules, which tries them out; in files and functions for an
+    export, and in what only stands in for an operator of another runtime (`symbolic` without `backward`); and in code
+    that says it was copied (`# Copied from`) or that is put in the place of another package's. A function that
     makes other memory with `device=` shows that it is meant, whoever calls it and whatever waits.
 
     ## References

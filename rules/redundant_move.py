@@ -15,6 +15,7 @@ from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied, refills
+from devlint.rules._exports import is_of_export
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note
@@ -66,8 +67,8 @@ class RedundantMove(Rule):
     several places is one finding.
 
     Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
-    the file, too) or that is put in the place of another package's, which is kept alike; in constructors; and in a
-    branch that fills anew what a module keeps once that is too small.
+    the file, too) or that is put in the place of another package's, which is kept alike; in constructors; in code
+    for an export; and in a branch that fills anew what a module keeps once that is too small.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -254,7 +255,7 @@ class RedundantMove(Rule):
         # self.sums = torch.zeros(n).to(device); self.last = torch.zeros_like(self.sums).to(device)
         function = self.flow.function(move.node)
         once = function is not None and function.role == CONSTRUCTOR and not self._is_handed_tensors(function)
-        return once or is_copied(self, move.node) or refills(self, move.node)
+        return once or is_copied(self, move.node) or refills(self, move.node) or is_of_export(self, move.node)
 
     def _is_handed_tensors(self, function: Function) -> bool:
         """`def __init__(self, scores): self.mask = ...`: such an object is made anew in each call."""

@@ -9,6 +9,7 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import DTYPE
 from devlint.rule import Rule
+from devlint.rules._exports import is_of_export
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note, where
 
@@ -53,7 +54,8 @@ class RoundTripCopy(Rule):
     Silent where the host computes with the values, where anything is called between the two copies (what is on the host
     may be kept there to free memory, or as it was before a change), and for modules.
 
-    Tentative, and kept back unless that is selected: in constructors outside of loops, which run once.
+    Tentative, and kept back unless that is selected: in constructors outside of loops, which run once, and in
+    code for an export.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -131,7 +133,7 @@ class RoundTripCopy(Rule):
             f"`{name}` comes to the host only to be copied to {where(place)} again",
             notes=[self.note(there, "it is copied to the host here"), *origin_note(self, f"`{name}`", value)],
             fix=self._fix(back, there, operand),
-            tentative=self._runs_once(back),
+            tentative=self._runs_once(back) or is_of_export(self, back),
         )
 
     def _runs_once(self, back: cst.Call) -> bool:

@@ -1,0 +1,43 @@
+"""What is there for an export: it is recorded for another runtime, which then runs that, and often on the host."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint.flow.scope import Function
+from devlint.rule import Rule
+from devlint.testcode import near
+
+#: Files, and functions, that bring a model into another format.
+_NAMED = re.compile(r"(^|[/_])(export\w*|onnx\w*|caffe2|tensorrt|trt|coreml|tflite|openvino|convert\w*)([/_.]|$)")
+#: What runs a model once, to write down what it does.
+RECORDERS = frozenset(
+    "torch.onnx.export torch.onnx.dynamo_export torch.jit.trace torch.jit.trace_module torch.export.export".split()
+)
+
+
+def is_of_export(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a node is in a file or a function of that name, or is recorded, and never computes what a program needs.
+
+    What such code costs nobody pays for, and where it runs its name does not say.
+    """
+    function = rule.flow.function(node)
+    if _NAMED.search("/".join(near(rule.source.path))) is not None:
+        return True
+    return function is not None and (_NAMED.search(function.name) is not None or _stands_in(function))
+
+
+def records(rule: Rule) -> bool:
+    """Whether a file writes out a model that it has: `torch.onnx.export(net, example, path)`."""
+    return bool(rule.flow.calls(*RECORDERS))
+
+
+def _stands_in(function: Function) -> bool:
+    """Whether an export writes an operator of the other runtime in the place of a function, which has no gradient.
+
+    `class Pick(autograd.Function): def forward(ctx, boxes): return torch.randint(...); def symbolic(g, boxes): ...`
+    """
+    cls = function.cls
+    return cls is not None and cls.find_method("symbolic") is not None and cls.find_method("backward") is None
