@@ -163,7 +163,7 @@ def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, .
     if param.default is None or _is_accelerator(rule, param.default):
         return True
     at = position - function.takes_self
-    for call in _calls(rule, function):
+    for call in calls_that_run(rule, function):
         given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
         unnamed = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
         given += unnamed[at : at + 1] if param in function.positional else []
@@ -178,7 +178,8 @@ def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, .
     return False
 
 
-def _calls(rule: Rule, function: Function) -> list[cst.Call]:
+def calls_that_run(rule: Rule, function: Function) -> list[cst.Call]:
+    """The calls in the file of what bears a function's name; those of its class, where it is the constructor."""
     calls = calls_of(rule, function)
     if function.cls is not None and function.name == "__init__":
         calls += [call for call in rule.source.nodes_of(cst.Call) if dotted(call.func) == function.cls.name]

@@ -8,13 +8,15 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import annotation_names
+from devlint.flow.names import annotation_names, dotted
 from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
-from devlint.rules._arguments import argument
+from devlint.rules._arguments import argument, handed_in
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
+from devlint.rules._shown import calls_that_run
+from devlint.rules._switches import tests_above
 from devlint.testcode import is_test_file
 
 
@@ -69,6 +71,10 @@ class InvalidDeviceArgument(Rule):
     `autocast(device_type="cuda:0")` is not reported: current releases of torch take it. Silent where the value may be
     something else, where the object may be of a class that is not torch's, for what a test's own parameter tells a
     constructor of host tensors, and where the error is expected (`pytest.raises`, a `try` around it).
+
+    Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
+    that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
+    file that sets the default tensor type, since they make others then.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)
@@ -193,6 +199,7 @@ class InvalidDeviceArgument(Rule):
                 node,
                 f"`{short(self.code(node.func))}` makes host tensors only, and refuses `{short(self.code(arg))}`",
                 fix=self._without_legacy(node, name),
+                tentative=self.flow.default_type_set,  # once that is one of CUDA's, it makes tensors there
             )
 
     def _is_for_type_checker(self, node: cst.Call) -> bool:
@@ -267,10 +274,42 @@ class InvalidDeviceArgument(Rule):
         if constant and is_tensor and arg.keyword is None:
             fix = self.fix("call it `non_blocking`", self.insert_before(arg.value, "non_blocking="), safe=True)
         said = f"`{code}` is taken for the device" if constant else f"`{code}` is a flag, and taken for the device"
-        self.report(node, f"{said}, which it is not", fix=fix)
+        self.report(node, f"{said}, which it is not", fix=fix, tentative=not self._is_surely_flag(arg.value))
+
+    def _is_surely_flag(self, node: cst.BaseExpression) -> bool:
+        """Whether more than a default says so: ``def __init__(self, size, cuda=False)`` may be told a device."""
+        function, param = self.flow.function(node), self._flag_by_default(node)
+        if function is None or param is None:
+            return True
+        name = param.name.value
+        # if cuda: x = x.cuda(cuda)   is for those who hand one in
+        guarded = any(holds and dotted(test) == name for test, _, holds in tests_above(self, node))
+        if not guarded and any(self._is_asked(use) for use in _names_in(function.node.body, name)):
+            return True
+        for call in calls_that_run(self, function):
+            given = handed_in(call, function, name)
+            if given is None and not guarded and not any(arg.star for arg in call.args):
+                return True
+            if given is not None and self._is_flag(given) and self._flag_by_default(given) is None:
+                return True
+        return False
+
+    def _flag_by_default(self, node: cst.BaseExpression) -> cst.Param | None:
+        """The parameter that a node names, where its default is all that is known of it."""
+        param = _parameter(self.flow.function(node), node.value) if isinstance(node, cst.Name) else None
+        return param if param is not None and param.annotation is None else None
+
+    def _is_asked(self, node: cst.Name) -> bool:
+        """``if cuda:``, ``not cuda``, ``cuda and fast``"""
+        above = self.parent(node)
+        if isinstance(above, cst.If | cst.IfExp):
+            return above.test is node
+        return isinstance(above, cst.BooleanOperation) or (
+            isinstance(above, cst.UnaryOperation) and isinstance(above.operator, cst.Not)
+        )
 
     def _is_flag(self, node: cst.BaseExpression) -> bool:
-        """Surely ``True`` or ``False``."""
+        """``True`` or ``False``, as far as anybody says."""
         if isinstance(node, cst.Name):
             if node.value in ("True", "False"):
                 return True
