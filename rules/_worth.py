@@ -9,7 +9,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Move
 from devlint.flow.loops import Loop, working_loop
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.flow.steps import runs_each_time
 from devlint.flow.waiting import needs_wait_at
@@ -162,18 +162,44 @@ def _kept_in(code: cst.CSTNode) -> set[str]:
 
 def _stands_in_for_what_is_missing(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a branch makes what the caller did not hand over, or is for a batch without elements."""
-    return any(_is_missing(asked, holds) for test, _, holds in tests_above(rule, node) for asked in tree.walk(test))
+    return any(
+        _is_missing(rule, asked, holds) for test, _, holds in tests_above(rule, node) for asked in tree.walk(test)
+    )
 
 
-def _is_missing(asked: cst.CSTNode, holds: bool) -> bool:
+def _is_missing(rule: Rule, asked: cst.CSTNode, holds: bool) -> bool:
+    if isinstance(asked, cst.UnaryOperation) and isinstance(asked.operator, cst.Not):
+        return holds and _counts(rule, asked.expression)  # if not len(boxes): ...
     if not isinstance(asked, cst.Comparison) or len(asked.comparisons) != 1:
         return False
     if _compares_with_none(asked, cst.Is if holds else cst.IsNot):
         return isinstance(asked.left, cst.Name)  # if mask is None: mask = torch.ones(n).to(x.device)
     operator, other = asked.comparisons[0].operator, asked.comparisons[0].comparator
     # if len(boxes) == 0: return torch.zeros(n).to(x.device)
-    counted = isinstance(other, cst.Integer) and other.value == "0" and isinstance(asked.left, cst.Call | cst.Subscript)
-    return counted and isinstance(operator, cst.Equal if holds else cst.NotEqual | cst.GreaterThan)
+    if not isinstance(other, cst.Integer) or other.value != "0":
+        return False
+    if not isinstance(asked.left, cst.Call | cst.Subscript) and not _counts(rule, asked.left):
+        return False
+    return isinstance(operator, cst.Equal if holds else cst.NotEqual | cst.GreaterThan)
+
+
+def _counts(rule: Rule, node: cst.BaseExpression) -> bool:
+    """`len(boxes)`, `boxes.shape[0]`, and what is bound to such a thing: `self.count = boxes.size(1)`."""
+    if any(_asks_size(n) for n in tree.walk(node)):
+        return True
+    path, function = dotted(node), rule.flow.function(node)
+    return bool(path) and any(
+        (sets(assign, path) or path in names_bound(*(target.target for target in assign.targets)))
+        and ("." in path or rule.flow.function(assign) is function)
+        and any(_asks_size(n) for n in tree.walk(assign.value))
+        for assign in rule.source.nodes_of(cst.Assign)
+    )
+
+
+def _asks_size(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in ("size", "shape", "numel", "nelement")
+    return isinstance(node, cst.Call) and dotted(node.func) == "len"
 
 
 def _compares_with_none(node: cst.CSTNode, operator: type[cst.BaseCompOp]) -> bool:
