@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import Move
 from devlint.flow.names import called_name, dotted
@@ -57,8 +58,8 @@ class CopyOutOfMeta(Rule):
 
     ## Limits
     Silent where anything in between may have given the module data: another function that takes it, a method of its
-    own, a loop over its parameters, `load_state_dict(..., assign=True)`, `from_pretrained`. What one function makes and
-    another moves is not seen.
+    own, a loop over its parameters, `load_state_dict(..., assign=True)`, `from_pretrained`; and where a test says that
+    it is on another device. What one function makes and another moves is not seen.
 
     ## References
     - [Meta device](https://pytorch.org/docs/stable/meta.html)
@@ -160,8 +161,15 @@ class CopyOutOfMeta(Rule):
             return all(not arg.star and (arg.keyword is None or arg.keyword.value != "assign") for arg in call.args)
         if func.attr.value in ("parameters", "buffers"):
             # for p in model.parameters(): p.data = ...
-            return not isinstance(self.parent(call), cst.For)
+            # if next(model.parameters()).is_meta: model.to_empty(device="cuda")
+            return not isinstance(self.parent(call), cst.For) and not self._is_in_test(call)
         return func.attr.value in _KEEPS_EMPTY
+
+    def _is_in_test(self, node: cst.CSTNode) -> bool:
+        test = self.enclosing(node, cst.If, cst.IfExp, cst.While, cst.Assert, cst.BaseSmallStatement)
+        return isinstance(test, cst.If | cst.IfExp | cst.While | cst.Assert) and any(
+            each is node for each in tree.walk(test.test)
+        )
 
 
 def _makes_module(call: cst.Call) -> bool:

@@ -336,6 +336,8 @@ class Flow:
         value = self.attribute_of(cls, name)
         if value is None:
             return None
+        if value.place.kind == "meta" and frame.function is not None and frame.function.name != "__init__":
+            return without_place(value)  # anything may have given it data since
         if value.kind == TENSOR and cls.is_module and frame.role != CONSTRUCTOR:
             stored = [stored for _, stored in self.stores(cls, name)]
             registered = [each.ref in ("parameter", "buffer") for each in stored]

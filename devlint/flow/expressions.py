@@ -10,6 +10,7 @@ import libcst as cst
 from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
+from devlint.flow.narrowing import narrow
 from devlint.flow.value import (
     ARRAY,
     DATA,
@@ -350,7 +351,7 @@ def _boolean(frame: Frame, node: cst.BooleanOperation) -> Value:
     value = evaluate(frame, left_node)
     for current in reversed(chain):
         frame.truth_tested(current.left, value)
-        right = evaluate(frame, current.right)
+        right = _evaluate_under(frame, current.right, current.left, holds=isinstance(current.operator, cst.And))
         if type(current.operator) is cst.Or:
             value = join(value, right)
         else:
@@ -405,7 +406,7 @@ def _if_expression(frame: Frame, node: cst.IfExp) -> Value:
     for branch, taken in ((node.body, truth is not False), (node.orelse, truth is not True)):
         frame.dead += not taken
         frame.conditional += 1
-        value = evaluate(frame, branch)
+        value = _evaluate_under(frame, branch, node.test, holds=branch is node.body)
         frame.conditional -= 1
         frame.dead -= not taken
         if taken:
@@ -418,6 +419,24 @@ def _if_expression(frame: Frame, node: cst.IfExp) -> Value:
         # `"cuda" if torch.cuda.is_available() else "cpu"`: the target device, not cuda for good
         return values[0].but(ref="choice") if values[0].text is not None else values[0]
     return branched(values[0], values[1], node.test)
+
+
+def _evaluate_under(frame: Frame, node: cst.BaseExpression, test: cst.BaseExpression, *, holds: bool) -> Value:
+    """The value of an expression that is evaluated only where a test holds, or does not."""
+    before = frame.env
+    if before is None:
+        return evaluate(frame, node)
+    frame.env = dict(before)
+    narrow(frame, test, holds)
+    narrowed = {key: value for key, value in frame.env.items() if before.get(key) is not value}
+    value = evaluate(frame, node)
+    for key, told in narrowed.items():  # what the test says ends with the expression, what it binds does not
+        if frame.env is not None and frame.env.get(key) is told:
+            if key in before:
+                frame.env[key] = before[key]
+            else:
+                del frame.env[key]
+    return value
 
 
 def _walrus(frame: Frame, node: cst.NamedExpr) -> Value:

@@ -6,8 +6,9 @@ import libcst as cst
 
 from devlint.flow import hypothesis
 from devlint.flow.frame import Env, Frame
-from devlint.flow.place import UNKNOWN_PLACE
+from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
 from devlint.flow.value import (
+    DATA,
     DEVICE,
     MODULE,
     NOTHING,
@@ -17,6 +18,7 @@ from devlint.flow.value import (
     THING,
     UNKNOWN,
     UNKNOWN_KIND,
+    Value,
     tensor,
 )
 
@@ -28,6 +30,10 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
     if type(test) is cst.BooleanOperation and isinstance(test.operator, cst.And) and holds:
         narrow(frame, test.left, True)
         narrow(frame, test.right, True)
+        return
+    if type(test) is cst.BooleanOperation and isinstance(test.operator, cst.Or) and not holds:
+        narrow(frame, test.left, False)
+        narrow(frame, test.right, False)
         return
     if type(test) is cst.UnaryOperation and isinstance(test.operator, cst.Not):
         narrow(frame, test.expression, not holds)
@@ -46,8 +52,24 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
     if holds and hypothesis.outlives_call(frame, test):
         _set_before(frame, test)
         return
-    if type(test) is cst.Attribute and test.attr.value == "is_cuda" and not holds:
-        _place_asked_for(frame, test.value)  # if x.is_cuda: return on_gpu(x)   what follows is for the host
+    if type(test) is cst.Attribute and test.attr.value in _ASKING:
+        if test.attr.value == "is_cuda" and not holds:
+            _place_asked_for(frame, test.value)  # if x.is_cuda: return on_gpu(x)   what follows is for the host
+        else:
+            _told_kind(frame, test.value, {_ASKING[test.attr.value]}, holds)
+        return
+    if type(test) is cst.Call and type(test.func) is cst.Attribute and test.func.attr.value == "startswith":
+        asked = _asked_device_of(test.func.value)  # if x.device.type.startswith("cuda"):
+        kinds = _kinds_named(frame, test.args[0].value) if len(test.args) == 1 else None
+        if asked is not None and kinds is not None:
+            _told_kind(frame, asked, kinds, holds)
+        return
+    if type(test) is cst.Call and frame.scope.qualified(test.func) in ("any", "all") and len(test.args) == 1:
+        each = test.args[0].value
+        if type(each) is cst.GeneratorExp and type(each.elt) is cst.Attribute and each.elt.attr.value in _ASKING:
+            owner = _owner_of_parameters(each.for_in.iter)  # if any(p.is_meta for p in net.parameters()):
+            if owner is not None:
+                _told_kind(frame, owner, {_ASKING[each.elt.attr.value]}, holds)
         return
     if type(test) is cst.Comparison and len(test.comparisons) == 1:
         target = test.comparisons[0]
@@ -65,18 +87,82 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
             if key is not None and value is not None and (operator is cst.Is) == holds:
                 env[key] = NOTHING
                 return
-        # `if x.device != y.device:` -- inside, nothing is known of either
-        for side in (test.left, target.comparator):
-            if type(side) is cst.Attribute and side.attr.value in ("device", "is_cuda"):
-                if holds and operator is cst.NotEqual:
-                    _place_asked_for(frame, side.value)
-            elif type(side) is cst.Attribute and side.attr.value == "type" and type(side.value) is cst.Attribute:
-                # if x.device.type == "cpu": ...   who asks what kind it is has an answer for each
-                asked = side.value
-                key = frame.key(asked.value) if asked.attr.value == "device" else None
-                given = frame.lookup(key) if key is not None else None
-                if given is not None and given.place.kind == "param":
-                    _place_asked_for(frame, asked.value)
+        _compare_devices(frame, test.left, target.comparator, operator, holds)
+
+
+#: What says of what kind a tensor's device is.
+_ASKING = {
+    "is_cpu": "host",
+    "is_meta": "meta",
+    **dict.fromkeys(("is_cuda", "is_xpu", "is_mps", "is_hpu", "is_mtia", "is_xla"), "there"),
+}
+
+
+def _compare_devices(
+    frame: Frame, left: cst.BaseExpression, right: cst.BaseExpression, operator: type, holds: bool
+) -> None:
+    """``if x.device.type == "cpu":``, ``if x.device != y.device:``, ``if "cuda" in str(x.device):``."""
+    asked = [_asked_device_of(left), _asked_device_of(right)]
+    if operator in (cst.NotEqual, cst.NotIn, cst.IsNot):
+        holds = not holds
+    elif operator not in (cst.Equal, cst.In, cst.Is):
+        return
+    for node, other in ((asked[0], right), (asked[1], left)):
+        if node is None:
+            continue
+        value = _value_of(frame, node)
+        kinds = _kinds_named(frame, other)
+        if kinds is not None:
+            _told_kind(frame, node, kinds, holds)
+        elif not holds or None not in asked:
+            _place_asked_for(frame, node)  # of two that differ, or are the same, nothing is known of either
+        elif value is not None and value.place.kind == "param":
+            _place_asked_for(frame, node)
+
+
+def _asked_device_of(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``x`` in ``x.device``, ``x.device.type``, ``str(x.device)``; ``net`` in ``next(net.parameters()).device``."""
+    if type(node) is cst.Call and type(node.func) is cst.Name and node.func.value == "str" and len(node.args) == 1:
+        node = node.args[0].value
+    if type(node) is cst.Attribute and node.attr.value == "type":
+        node = node.value
+    return node.value if type(node) is cst.Attribute and node.attr.value == "device" else None
+
+
+def _owner_of_parameters(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``net`` in ``net.parameters()``."""
+    func = node.func if type(node) is cst.Call else None
+    return func.value if type(func) is cst.Attribute and func.attr.value in ("parameters", "buffers") else None
+
+
+def _kinds_named(frame: Frame, node: cst.BaseExpression) -> set[str] | None:
+    """The kinds of devices that are named: ``"cuda:0"``, ``torch.device("meta")``, ``("cuda", "mps")``."""
+    if isinstance(node, cst.Tuple | cst.List | cst.Set):
+        each = [_kinds_named(frame, element.value) for element in node.elements]
+        return None if None in each else {kind for kinds in each if kinds is not None for kind in kinds}
+    value = frame.values.get(node)
+    if value is None:
+        return None
+    place = from_string(value.text) if value.kind == DATA and value.text is not None else value.place
+    named = value.kind == DEVICE or (value.kind == DATA and value.text is not None)
+    return {_kind(place)} if named and place.kind in ("host", "meta", "fixed") else None
+
+
+def _kind(place: Place) -> str:
+    return "there" if place.is_there else place.kind
+
+
+def _told_kind(frame: Frame, node: cst.BaseExpression, kinds: set[str], holds: bool) -> None:
+    """The path says that a value is on a device of one of these kinds, or of none: what is known otherwise is wrong."""
+    value = _value_of(frame, node)
+    if value is not None and (value.place.kind == "param" or (_kind(value.place) in kinds) != holds):
+        _place_asked_for(frame, node)
+
+
+def _value_of(frame: Frame, node: cst.BaseExpression) -> Value | None:
+    key = frame.key(node)
+    known = frame.lookup(key) if key is not None else None
+    return known if known is not None else frame.values.get(node)
 
 
 def _set_before(frame: Frame, node: cst.BaseExpression) -> None:
@@ -89,10 +175,13 @@ def _set_before(frame: Frame, node: cst.BaseExpression) -> None:
 
 def _place_asked_for(frame: Frame, node: cst.BaseExpression) -> None:
     """Nothing is known any more of where a value is."""
+    if type(node) is cst.Call and type(node.func) is cst.Name and node.func.value == "next" and node.args:
+        node = _owner_of_parameters(node.args[0].value) or node
     env, key = frame.env, frame.key(node)
-    value = frame.lookup(key) if key is not None else None
+    value = _value_of(frame, node)
     if env is not None and key is not None and value is not None and value.kind in (TENSOR, THING, MODULE):
         env[key] = value.but(place=UNKNOWN_PLACE)
+        frame.flow.has_paths = frame.flow.has_paths or "." in key or "[" in key
 
 
 def narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, holds: bool) -> None:
