@@ -45,7 +45,7 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     ):
         return False
     # def __init__(self, fused=True): self.fused = fused   and then   if self.fused: ...; else: ...
-    if is_switched_off(rule, node, default="True") or _tells_of_values(rule, node):
+    if is_switched_off(rule, node, default=True) or _tells_of_values(rule, node):
         return False
     if _makes_others_there(rule, node):
         return True

@@ -144,13 +144,17 @@ def is_dead(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a node stands under a flag of its function or method that is off, and that no call in the file sets:
     ``def attend(q, causal=False): if causal: ...``."""
     function = rule.flow.function(node)
-    return function is not None and bool(calls_of(rule, function)) and is_off(rule, node)
+    if function is None or function.outer is not None or not calls_of(rule, function):
+        return False
+    return is_switched_off(rule, node, parameters=True)
 
 
 def is_off(rule: Rule, node: cst.CSTNode) -> bool:
-    """Likewise, where it may be that nobody in the file calls the function."""
+    """Likewise, where it may be that nobody in the file calls the function, or of a flag of its object."""
     function = rule.flow.function(node)
-    return function is not None and function.outer is None and is_switched_off(rule, node, parameters=True)
+    if function is None or function.outer is not None:
+        return False
+    return is_switched_off(rule, node, parameters=True) or is_switched_off(rule, node)
 
 
 def calls_of(rule: Rule, function: Function) -> list[cst.Call]:

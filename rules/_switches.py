@@ -9,6 +9,10 @@ from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
 
+#: Settings that are off, by how they are written.
+_OFF = frozenset({"False", "None", "0", "0.0", '""', "''", "()", "[]", "{}"})
+_NONE: frozenset[Function] = frozenset()
+
 
 def tests_above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
     """The tests in a function that a node is evaluated under: each with its branch, and whether it is to hold."""
@@ -22,21 +26,42 @@ def tests_above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression,
     return found
 
 
-def is_switched_off(rule: Rule, node: cst.CSTNode, *, default: str = "False", parameters: bool = False) -> bool:
-    """Whether a node stands under a flag of its function or object that is ``False`` unless somebody says otherwise,
-    which the file never does; with ``default="True"``, in the other branch of a flag that is ``True``.
+def is_switched_off(
+    rule: Rule, node: cst.CSTNode, *, default: bool = False, parameters: bool = False, seen: frozenset[Function] = _NONE
+) -> bool:
+    """Whether a node stands under a flag of its function or object that is false unless somebody says otherwise,
+    which the file never does; with ``default=True``, in the other branch of a flag that is ``True``. So does what only
+    such code calls.
 
     ``parameters``: those of any function count, and nothing else does. Otherwise those of public functions do not,
     since other files may call these.
     """
     # def __init__(self, size, weighted=False): self.weighted = weighted   and then   if self.weighted: ...
     function = rule.flow.function(node)
-    return function is not None and any(
+    if function is None or function in seen:
+        return False
+    return any(
         _keeps(rule, function, dotted(flag), default, parameters)
         for test, _, holds in tests_above(rule, node)
-        if holds == (default == "False")
+        if holds != default
         for flag in (_all_asked(test) if holds else [test])
+    ) or (_is_private(function) and _is_called_so(rule, function, default, parameters, seen | {function}))
+
+
+def _is_called_so(rule: Rule, function: Function, default: bool, parameters: bool, seen: frozenset[Function]) -> bool:
+    """Whether whatever mentions a function stands under such a flag: `if self.weighted: x = self._weigh(x)`."""
+    mentions = [
+        name
+        for name in rule.source.nodes_of(cst.Name)
+        if name.value == function.name and rule.parent(name) is not function.node
+    ]
+    return bool(mentions) and all(
+        is_switched_off(rule, name, default=default, parameters=parameters, seen=seen) for name in mentions
     )
+
+
+def _is_private(function: Function) -> bool:
+    return function.name.startswith("_") and not function.name.endswith("__")
 
 
 def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -46,13 +71,12 @@ def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
     return [test]
 
 
-def _keeps(rule: Rule, function: Function, flag: str, default: str, parameters: bool) -> bool:
+def _keeps(rule: Rule, function: Function, flag: str, default: bool, parameters: bool) -> bool:
     """Whether a parameter, or an attribute that the constructor sets to one, has that default and is never given."""
     cls = function.cls
     if flag in function.param_names and flag not in function.assigned:
         # def posterior(self, x, noisy=False): ...   is there for others to call, who may say `noisy=True`
-        is_private = function.name.startswith("_") and not function.name.endswith("__")
-        return (is_private or parameters) and not _may_be_set(rule, function, flag, default)
+        return (_is_private(function) or parameters) and not _may_be_set(rule, function, flag, default)
     if parameters or cls is None or not flag.startswith("self.") or flag.count(".") != 1:
         return False
     setters = [m for owner in {*cls.lineage, *cls.descendants} for m in owner.methods.values() if flag[5:] in m.stores]
@@ -72,12 +96,10 @@ def sets(assign: cst.Assign, path: str) -> bool:
     return any(dotted(target.target) == path for target in assign.targets)
 
 
-def _may_be_set(
-    rule: Rule, function: Function, name: str, default: str, seen: frozenset[Function] = frozenset()
-) -> bool:
+def _may_be_set(rule: Rule, function: Function, name: str, default: bool, seen: frozenset[Function] = _NONE) -> bool:
     """Whether a parameter has another default, or a call hands it something else."""
     param = next((p for p in function.params if p.name.value == name), None)
-    if param is None or param.default is None or dotted(param.default) != default:
+    if param is None or param.default is None or not _is(rule, param.default, default):
         return True
     # net = Head(4, True)   and not   def step(self, x, weighted=False), which is handed `self` besides
     enough = next((n for n, p in enumerate(function.positional, start=function.cls is None) if p is param), None)
@@ -91,12 +113,18 @@ def _may_be_set(
                 return True  # Head(*sizes)
             unnamed = [arg.value for arg in call.args if arg.keyword is None]
             given += unnamed[enough - 1 : enough] if enough else []
-        if any(dotted(value) != default and not _hands_on(rule, value, default, seen | {function}) for value in given):
+        given = [value for value in given if not _is(rule, value, default)]
+        if not all(_hands_on(rule, value, default, seen | {function}) for value in given):
             return True
     return False
 
 
-def _hands_on(rule: Rule, value: cst.BaseExpression, default: str, seen: frozenset[Function]) -> bool:
+def _is(rule: Rule, value: cst.BaseExpression, default: bool) -> bool:
+    """Whether a setting is written out as on, or as off: `False`, `None`, `0`, `""`."""
+    return rule.code(value) == "True" if default else rule.code(value) in _OFF
+
+
+def _hands_on(rule: Rule, value: cst.BaseExpression, default: bool, seen: frozenset[Function]) -> bool:
     """`def __init__(self, weighted=False): self.head = Head(4, weighted)`, of a parameter that nobody sets either."""
     caller, name = rule.flow.function(value), dotted(value)
     if caller is None or name not in caller.param_names or name in caller.assigned:

@@ -72,7 +72,7 @@ class CreateThenMove(Rule):
     Silent for what happens once: in constructors, in the main code outside of loops, once an epoch, before a loop in
     which a model generates or samples, what a module or a table keeps. Silent in branches for what the caller left out
     (`if mask is None:`) or for a batch without elements (`if self.count == 0:`), in private functions that the file
-    does not call, and in deprecated code; under a flag of a constructor or a private function that defaults to `False`
+    does not call, and in deprecated code; under a flag of a constructor or a private function that is off by default
     and that nothing in the file sets; and in a module that a function only makes to export or trace it.
 
     Silent where the host waits in any case: in a statement that reads a value of the device, beside a loop that does

@@ -85,8 +85,8 @@ class TensorWithoutDevice(Rule):
     Tentative where nothing but such a parameter says that the other side is on a device, unless `forward` or a training
     step runs the code, the function makes another tensor follow that very parameter, or the tensor takes the place of
     an optional argument that was left out. Tentative, too, in files that export models, in tests that do not move what
-    they run, below a flag that is off by default, and where the device is an argument (`device=None`) that no call in
-    the file gives.
+    they run, below a flag of the function or the constructor that is off by default (`False`, `0`, `None`), and where
+    the device is an argument (`device=None`) that no call in the file gives.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
