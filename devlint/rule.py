@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from devlint.finding import GROUPS, Edit, Finding, Fix, Note, Span
+from devlint.testcode import is_test_file
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -35,13 +36,15 @@ class Rule:
     A subclass sets ``group`` and ``fixable``, explains itself in its docstring (the only source of
     its documentation) and defines ``visit_<Node>(self, node)`` for the LibCST nodes it looks at,
     or ``check(self)`` to go through facts the flow has collected for the whole file.
-    ``assumes_host_default`` where it takes it that what names no device is made on the host.
+    ``assumes_host_default`` where it takes it that what names no device is made on the host, and
+    ``raises`` where the fault ends a run on a device: a test that stands does not have it, or never runs there.
     A rule keeps no state between nodes: whatever it needs to know, it asks ``self.flow``.
     """
 
     group: ClassVar[str]
     fixable: ClassVar[str] = "never"
     assumes_host_default: ClassVar[bool] = False
+    raises: ClassVar[bool] = False
     name: ClassVar[str]
     hooks: ClassVar[tuple[tuple[str, str], ...]] = ()
 
@@ -94,9 +97,11 @@ class Rule:
         self._findings[finding] = None
 
     def _is_doubtful_here(self, node: cst.CSTNode) -> bool:
-        """Whether what the rest of the project says makes a finding tentative."""
+        """Whether the place of a file, or what the rest of the project says, makes a finding tentative."""
         from devlint.unused import is_unused
 
+        if self.raises and is_test_file(self.source.path):
+            return True
         if self.flow.project is None:
             return False
         if self.assumes_host_default and self.flow.project.some_file_says("redirects"):

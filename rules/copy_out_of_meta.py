@@ -68,6 +68,7 @@ class CopyOutOfMeta(Rule):
 
     group = "correctness"
     fixable = "sometimes"
+    raises = True
 
     def check(self) -> None:
         if not any(word in self.source.text for word in ('"meta"', "'meta'", "init_empty_weights")):

@@ -73,6 +73,7 @@ class CudaInWorker(Rule):
     """
 
     group = "correctness"
+    raises = True
 
     def check(self) -> None:
         text = self.source.text

@@ -75,6 +75,7 @@ class GeneratorOnOtherDevice(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    raises = True
 
     def visit_Call(self, node: cst.Call) -> None:
         given = next((arg for arg in node.args if arg.keyword is not None and arg.keyword.value == "generator"), None)

@@ -69,6 +69,7 @@ class InputNotMoved(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    raises = True
 
     def check(self) -> None:
         feedings = self.flow.facts.feedings.values()

@@ -85,6 +85,7 @@ class InvalidDeviceArgument(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    raises = True
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.flow.name_of(node)

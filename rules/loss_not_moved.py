@@ -69,6 +69,7 @@ class LossNotMoved(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    raises = True
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()

@@ -77,6 +77,7 @@ class MixedDevices(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    raises = True
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()

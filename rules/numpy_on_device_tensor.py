@@ -73,6 +73,7 @@ class NumpyOnDeviceTensor(Rule):
 
     group = "correctness"
     fixable = "sometimes"
+    raises = True
 
     def check(self) -> None:
         uses = self.flow.facts.array_uses.values()

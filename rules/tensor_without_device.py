@@ -96,6 +96,7 @@ class TensorWithoutDevice(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    raises = True
 
     def check(self) -> None:
         found: dict[cst.Call, Meeting] = {}

@@ -82,6 +82,7 @@ class UnregisteredModule(Rule):
 
     group = "correctness"
     fixable = "sometimes"
+    raises = True
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()

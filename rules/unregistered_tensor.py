@@ -76,6 +76,7 @@ class UnregisteredTensor(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    raises = True
 
     def check(self) -> None:
         of_test = is_test_file(self.source.path)

@@ -196,3 +196,11 @@ def test_large_files_environments_and_what_cannot_be_read_are_no_part_of_it(tmp_
 def test_only_an_attribute_or_a_string_is_a_use(raw: bytes) -> None:
     assert not says(raw, "a.py", "uses this")
     assert says(raw + b"\nx.this()", "a.py", "uses this")
+
+
+def test_what_would_end_a_test_is_tentative_in_tests(tmp_path: Path) -> None:
+    made = "    x = torch.ones(3, device='cuda')\n    y = torch.ones(3)\n"
+    code = f"import torch\n\n\ndef test_sum():\n{made}    assert (x + y).sum()\n"
+    write(tmp_path, **{"test_sum.py": code, "check.py": code})
+    assert found(tmp_path, "check.py") == ["tensor-without-device"]
+    assert found(tmp_path, "test_sum.py") == []
