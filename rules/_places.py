@@ -11,6 +11,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, last_word, target_names
 from devlint.flow.place import Place
 from devlint.rule import Rule
+from devlint.rules._moves import destination
 
 
 def where(place: Place) -> str:
@@ -32,7 +33,10 @@ def origin_note(rule: Rule, what: str, value: Value) -> list[Note]:
         return []
     if isinstance(value.origin, cst.Param):
         return [rule.note(value.origin, f"{what} is on {where(value.place)}: it is handed in here")]
-    return [rule.note(value.origin, f"{what} is on {where(value.place)} since here")]
+    move = rule.flow.move(value.origin) if isinstance(value.origin, cst.Call) else None
+    # home = torch.device(settings.device if cuda.is_available() else "cpu"); x.to(home)   is on `home`
+    there = destination(rule, move) if move is not None and move.target.name else where(value.place)
+    return [rule.note(value.origin, f"{what} is on {there} since here")]
 
 
 def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, there: Value) -> str | None:

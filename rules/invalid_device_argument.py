@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import annotation_names, dotted
+from devlint.flow.names import annotation_names, dotted, last_word
 from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
@@ -65,7 +65,7 @@ class InvalidDeviceArgument(Rule):
     The code raises as it is, so that what is plainly meant is safe: `non_blocking=True`, the device's `type`, calling
     the function, leaving out an argument that is not taken, `torch.tensor` and `torch.empty` for the constructors of
     host tensors. `is not None` for the truth of a number is unsafe, since the first GPU is used from then on. What has
-    to be guessed is unsafe, too, or not offered.
+    to be guessed is unsafe, too, or not offered: `torch.cuda.set_device` raises for a device without an index.
 
     ## Limits
     `autocast(device_type="cuda:0")` is not reported: current releases of torch take it. Silent where the value may be
@@ -147,12 +147,21 @@ class InvalidDeviceArgument(Rule):
     def _statement(self, node: cst.Call) -> None:
         """``torch.cuda.device(rank)`` on a line of its own."""
         if node.args and isinstance(self.parent(node), cst.Expr) and not self._is_expected(node):
+            # set_device(torch.device("cuda"))  raises for want of an index
+            offered = isinstance(node.func, cst.Attribute) and self._has_index(node.args[0].value)
             edit = self.replace(node.func, re.sub(r"\bdevice$", "set_device", self.code(node.func)))
             self.report(
                 node,
                 f"`{short(self.code(node))}` selects nothing here: it is a context manager",
-                fix=self.fix("call `set_device`", edit, safe=False) if isinstance(node.func, cst.Attribute) else None,
+                fix=self.fix("call `set_device`", edit, safe=False) if offered else None,
             )
+
+    def _has_index(self, node: cst.BaseExpression) -> bool:
+        """Whether it is a number of a device, or a device of which the index is known."""
+        value = self.flow.value(node)
+        if value.is_device_object or names_device(last_word(dotted(node))):
+            return ":" in value.place.name
+        return isinstance(node, cst.Integer) or numbers_device(last_word(dotted(node)))
 
     def _autocast(self, node: cst.Call) -> None:
         arg = argument(node, 0, "device_type")

@@ -118,9 +118,7 @@ class RedundantMove(Rule):
                 lines = list(group)
                 if kind is not None and len(lines) >= 3 and line in lines:
                     row = [call for each in lines if (call := self._move_of_line(each, move)) is not None]
-        return move.node in row and not all(
-            (known := self.flow.move(call)) is not None and self._is_there(known) for call in row
-        )
+        return move.node in row and not all(self._does_nothing(call) for call in row)
 
     def _in_tuple(self, line: cst.SimpleStatementLine, like: Move) -> list[cst.Call]:
         """The moves of `x, y = x.to(device), y.to(device)`."""
@@ -255,7 +253,25 @@ class RedundantMove(Rule):
         # self.sums = torch.zeros(n).to(device); self.last = torch.zeros_like(self.sums).to(device)
         function = self.flow.function(move.node)
         once = function is not None and function.role == CONSTRUCTOR and not self._is_handed_tensors(function)
-        return once or is_copied(self, move.node) or refills(self, move.node) or is_of_export(self, move.node)
+        follows = is_copied(self, move.node) or refills(self, move.node) or is_of_export(self, move.node)
+        return once or follows or self._is_one_of_many(move)
+
+    def _is_one_of_many(self, move: Move) -> bool:
+        """Whether it is one of three or more in a call or a literal, not all of which are there before."""
+        # net(rows=rows.to(device), pairs=pairs.to(device), scale=scale.to(device))   whose order nobody thinks about
+        around = self.enclosing(move.node, cst.Call, cst.Dict, cst.List, cst.Tuple)
+        if isinstance(around, cst.Call):
+            parts: list[cst.BaseExpression] = [arg.value for arg in around.args]
+        elif isinstance(around, cst.Dict | cst.List | cst.Tuple):
+            parts = [element.value for element in around.elements]
+        else:
+            return False
+        row = [call for part in parts if (call := self._same_move(part, move)) is not None]
+        return move.node in row and len(row) >= 3 and not all(self._does_nothing(call) for call in row)
+
+    def _does_nothing(self, call: cst.Call) -> bool:
+        known = self.flow.move(call)
+        return known is not None and self._is_there(known)
 
     def _is_handed_tensors(self, function: Function) -> bool:
         """`def __init__(self, scores): self.mask = ...`: such an object is made anew in each call."""
