@@ -330,3 +330,11 @@ def test_nodes_are_made_with_fewer_methods_and_all_else_as_libcst_has_it() -> No
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("told\n", "")
+
+
+def test_nodes_made_by_hand_are_checked_though_parsed_ones_are_not() -> None:
+    assert Source(b"a = 1\n", "a.py").nodes_named("Name")
+    with pytest.raises(cst.CSTValidationError):
+        cst.Name("")
+    name = cst.Name("a").with_changes(value="b")
+    assert name.value == "b" and name.lpar == ()
