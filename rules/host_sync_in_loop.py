@@ -90,14 +90,14 @@ class HostSyncInLoop(Rule):
     Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`) or once an epoch, and
     for sums of a pass that does not train; where the next line reads a clock (`spent += time.time() - start`), which is
     to count what the device does; and in deprecated code. Silent, too, where a function or a model that the
-    loop calls waits by itself in each step, or is called after what it looks at (`check_gradients(model)`); a model
-    that comes from another file is not seen.
+    loop calls waits by itself in each step, or is called after what it looks at (`check_gradients(model)`).
 
     Tentative, and kept back unless that is selected: elements read in a loop that copies something to the host in each
     turn, or by a script that shows some samples; a value that stays the same, where each turn reads another one as
     well; needless reads in files that import packages of graph layers, most of which wait by themselves; a sum in an
-    object that the function was handed (`result.loss += loss.item()`), whose owner may look at it each time; and code
-    that says it was copied.
+    object that the function was handed (`result.loss += loss.item()`), whose owner may look at it each time; where the
+    model waits in one of the ways that a setting chooses from (`if self.pooling == "last": x = x[mask]`), or something
+    of which too little is known is read with nothing queued in between; and code that says it was copied.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -226,7 +226,8 @@ class HostSyncInLoop(Rule):
         first, *others = early or waits
         # prompt = encode(text); out = net(x, prompt); total += out.item()   what waits before `net` is no such wait
         models = [offsets(work)[0] for work in works if not _steps(work) and offsets(work)[0] < offsets(first.node)[0]]
-        if not kept or self._waits_anyway(loop, max(models, default=0) if early else 0, end):
+        since = max(models, default=0) if early else 0
+        if not kept or self._waits_anyway(loop, since, end):
             return
         code, name = short(self.code(first.node), 60), kept[first.node]
         needed = "before its end" if early else "at all"
@@ -241,7 +242,36 @@ class HostSyncInLoop(Rule):
             fix=self._together([self._fix(wait, loop) for wait in waits]),
             tentative=is_copied(self, first.node)
             or self._has_waiting_layers()
+            or self._waits_in_some_runs(loop, since, end)
+            or self._others_read_there(loop, early or waits)
             or any(self._is_for_caller(wait) for wait in early or waits),
+        )
+
+    def _waits_in_some_runs(self, loop: Loop, since: int, end: int) -> bool:
+        """Whether what is called waits with some settings: `if self.config.pooling == "last": x = x[end_mask]`."""
+        return any(
+            isinstance(node, cst.Call)
+            and since <= self.source.offsets(node)[0] <= end
+            and not any(isinstance(each, cst.If) for each in above(self.flow, node, loop.node))
+            and self.flow.waits_in(node, some_runs=True)
+            for node in tree.walk(loop.node.body)
+        )
+
+    def _others_read_there(self, loop: Loop, waits: list[Wait]) -> bool:
+        """Whether something else, of which too little is known to name it, is read with nothing queued in between."""
+        # parts += weighed(x).item(); total += loss.item()
+        offsets, named = self.source.offsets, {wait.node for wait in waits}
+        at = offsets(waits[0].node)[0]
+        works = [offsets(work)[0] for work in loop.works]
+        start = max((work for work in works if work < at), default=0)
+        end = min((work for work in works if work > at), default=sys.maxsize)
+        return any(
+            isinstance(node, cst.Call)
+            and node not in named
+            and start < offsets(node)[0] < end
+            and self._call_waits(node)
+            and not runs_sometimes(self.flow, node, loop)
+            for node in tree.walk(loop.node.body)
         )
 
     def _is_for_caller(self, wait: Wait) -> bool:
