@@ -7,7 +7,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import dotted
 from devlint.flow.scope import Class
-from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
+from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
@@ -64,10 +64,11 @@ class UnregisteredTensor(Rule):
     dict there is no fix: register each under a name of its own.
 
     ## Limits
-    Silent where the tensor is moved at every use, registered later or on another path, or moved by the module's own
-    `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device;
-    and in classes without a `forward` whose methods make all their tensors without a device. Held back as tentative:
-    other classes without a `forward`, and masks that are handed in beside `is_causal=True`.
+    Silent where the tensor is moved at every use, registered later or on another path, read off a layer (`self.bias
+    = layer.bias` is a parameter) or moved by the module's own `_apply`; where nothing is seen to mix it with a
+    moved tensor; in modules of tests, unless those name the device; and in classes without a `forward` whose
+    methods make all their tensors without a device. Held back as tentative: other classes without a `forward`, and
+    masks that are handed in beside `is_causal=True`.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -216,7 +217,7 @@ class UnregisteredTensor(Rule):
         )
 
 
-_REGISTERED = ("parameter", "buffer")
+_REGISTERED = ("parameter", "buffer", OF_LAYER)
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
 _CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}

@@ -23,6 +23,7 @@ from devlint.flow.value import (
     MODULE,
     NAME,
     OBJECT,
+    OF_LAYER,
     OF_TENSOR,
     SELF,
     TENSOR,
@@ -74,7 +75,11 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
         if known == "host":
             return HOST_DATA
         if known == "tensor":
-            return base.but(grad=False, obj=None, tracked=False if attr in ("data", "grad") else base.tracked)
+            tracked = False if attr in ("data", "grad") else base.tracked
+            ref = (
+                None if base.ref in ("parameter", "buffer", OF_LAYER) else base.ref
+            )  # layer.weight.T is registered nowhere
+            return base.but(grad=False, obj=None, tracked=tracked, ref=ref)
         if kind == THING and base.ref != "moved" and base.text != ELEMENT:  # for image in images: image.history
             return base if attr != "keys" else UNKNOWN
         return UNKNOWN
@@ -188,5 +193,5 @@ def _module_attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr:
                 return value.but(place=base.place, obj=None)
             return UNKNOWN
     if attr in ("weight", "bias"):
-        return tensor(base.place, base.origin, grad=True)
+        return tensor(base.place, base.origin, grad=True, ref=OF_LAYER)
     return UNKNOWN

@@ -15,6 +15,7 @@ from devlint.flow.value import (
     LIST,
     LOADER,
     MODULE,
+    OF_LAYER,
     SELF,
     TENSOR,
     THING,
@@ -93,6 +94,8 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
         return  # a property: what its setter does with it is not followed
     if base.kind == SELF and key is not None:
         value = _named_value(frame, key, value, target)
+        if value.ref == OF_LAYER and base.ref.is_module:
+            value = value.but(ref="parameter")  # self.bias = layer.bias
         frame.flow.store(base.ref, attr, value, statement if statement is not None else target, frame)
     if key is not None:
         frame.forget(key)

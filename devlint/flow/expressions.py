@@ -11,6 +11,7 @@ from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.narrowing import narrow
+from devlint.flow.place import UNKNOWN_PLACE
 from devlint.flow.value import (
     ARRAY,
     DATA,
@@ -262,7 +263,7 @@ def operate(
             place, zero = chosen.place, _zero_together(left.zero, right.zero)
         elif (a == ARRAY or b == ARRAY) and chosen.place.is_host:
             return UNKNOWN  # numpy's or torch's, as the order has it
-        elif (a in (UNKNOWN_KIND, NAME) or b in (UNKNOWN_KIND, NAME)) and chosen.zero:
+        elif (a in (UNKNOWN_KIND, NAME) or b in (UNKNOWN_KIND, NAME)) and chosen.follows:
             return Value(UNKNOWN_KIND)
         else:
             # a number beside it, or a tensor that must be at the same place
@@ -381,6 +382,8 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
                 copies.read(frame, node, right)
                 chosen = frame.meet(node, [(left_node, left), (target.comparator, right)], "a comparison")
                 assert chosen is not None
+                if UNKNOWN_KIND in (left.kind, right.kind) and chosen.follows:
+                    chosen = chosen.but(place=UNKNOWN_PLACE)
                 zero = _zero_together(
                     left.zero if left.holds_tensors else True, right.zero if right.holds_tensors else True
                 )

@@ -108,7 +108,7 @@ def result_of(
     zeros = False if False in ranks else None if None in ranks else True
     zero = _zero_by(operation, args, positional_before, zeros)
     place = chosen.place
-    if operation.operands == "all" and chosen.zero and any(v.kind == UNKNOWN_KIND for _, v in operands):
+    if operation.operands == "all" and chosen.follows and any(v.kind == UNKNOWN_KIND for _, v in operands):
         place, zero = UNKNOWN_PLACE, None
     tail = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
     tracked = False if tail in table.UNTRACKED else frame.tracked(v for _, v in operands)

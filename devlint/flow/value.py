@@ -152,6 +152,11 @@ class Value:
         return self.kind == TENSOR or self.kind == THING
 
     @property
+    def follows(self) -> bool:
+        """Whether what is computed from it and another tensor may be where that one is: a single number on the host."""
+        return bool(self.zero) or (self.place.is_host and self.zero is None)
+
+    @property
     def is_data(self) -> bool:
         """On the host and no tensor: Python's and numpy's values."""
         return self.kind == DATA or self.kind == ARRAY
@@ -319,6 +324,8 @@ def written_elsewhere(value: Value) -> Value:
     return tensor(UNKNOWN_PLACE) if value.kind == TENSOR else UNKNOWN
 
 
+#: ``ref`` of what is read off a layer, ``layer.weight``: registered with any module that it is made an attribute of.
+OF_LAYER = "parameter of a layer"
 #: ``text`` of a thing that is one element of an opaque structure: a tensor, or something that holds one.
 ELEMENT = "element"
 #: The identity of a module that is one of several.
