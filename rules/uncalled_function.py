@@ -56,15 +56,17 @@ class UncalledFunction(Rule):
     ```
 
     ## Fix safety
-    The fix adds the parentheses: safe. It is unsafe for a statement of its own, whose work is done from then on, and
-    where an `if` or a `while` hangs on a truth that never changed: what it left out has never run, and does from then
-    on. There is none where the function needs arguments.
+    The fix adds the parentheses, and asks for `x.numel()` in place of `x.size`, which is numpy's: safe. It is unsafe
+    for a statement of its own, whose work is done from then on, and where an `if` or a `while` hangs on a truth that
+    never changed: what it left out has never run, and does from then on. There is none where the function needs
+    arguments.
 
     ## Limits
     Silent where the function may be meant as a value (`wait = wait or torch.cuda.synchronize`), and where the test asks
-    whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported
-    on what is surely a tensor, as others have attributes called `dim`, and not on what torch's functions make of
-    objects of other classes. `@torch.no_grad` without parentheses is fine.
+    whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported on
+    what is surely a tensor, as others have attributes called `dim`: not on a parameter of which something is read that
+    no tensor has, or whose attribute a class of the file sets, nor where `hasattr` asks for it, and not on what torch's
+    functions make of objects of other classes. `@torch.no_grad` without parentheses is fine.
 
     ## References
     - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)
@@ -93,13 +95,33 @@ class UncalledFunction(Rule):
             return word in _ACTIONS and isinstance(self.parent(node), cst.Expr)
         if value.kind != TENSOR or word in table.ATTRIBUTES or self._may_be_of_other_class(node.value):
             return False
+        if self._is_asked_for(node):
+            return False
         # def f(dtype): return dtype.is_floating_point  looks like a tensor by this very attribute
         param = value.origin
         if not isinstance(param, cst.Param) or param.annotation is not None:
             return True
         function = self.flow.function(node)
         name = param.name.value
-        return function is not None and (name in function.called_with or function.is_tensor_by_methods(name))
+        classes = self.flow.scope.classes.values()
+        if function is None or any(word in cls.attrs or word in cls.attrs_of_class for cls in classes):
+            return False  # class Spectrum: permute = False
+        if function.attributes.get(name, set()) - _OF_ANY_TENSOR:
+            return False  # analyser.rate, which no tensor has
+        return name in function.called_with or function.is_tensor_by_methods(name)
+
+    def _is_asked_for(self, node: cst.Attribute) -> bool:
+        """``if hasattr(analyser, "permute") and analyser.permute``: who asks whether it is there knows others."""
+        holder, word = self.code(node.value), node.attr.value
+        function = self.flow.function(node)
+        return any(
+            dotted(call.func) in ("hasattr", "getattr")
+            and len(call.args) > 1
+            and self.code(call.args[0].value) == holder
+            and self.code(call.args[1].value).strip("\"'") == word
+            for call in self.source.nodes_of(cst.Call)
+            if self.flow.function(call) is function
+        )
 
     def _may_be_of_other_class(self, node: cst.BaseExpression, depth: int = 10) -> bool:
         """``specs = torch.stack([Spec(3), Spec(4)])``: a class of elsewhere may take torch's functions over."""
@@ -146,9 +168,12 @@ class UncalledFunction(Rule):
         self.report(node, f"`{what}`: {_SAID[use]}", notes=notes, fix=self._fix(node, name, use, test))
 
     def _fix(self, node: cst.Attribute, name: str, use: str, test: cst.CSTNode | None) -> Fix | None:
-        if name in _NEEDS_ARGUMENTS:
+        if name in _NEEDS_ARGUMENTS or (name == "stride" and use in (COMPARED, UNEQUAL)):
             return None
         safe = use != NOTHING and not (use in (TRUE, UNEQUAL) and self._revives(test or node))
+        if name == "size" and use in (TRUE, COMPARED, UNEQUAL):
+            # rows.size == 0  is numpy's: `rows.size()` is a shape, and equals no number
+            return self.fix("ask for the number of elements", self.replace(node.attr, "numel()"), safe=safe)
         return self.fix("call it", self.insert_after(node, "()"), safe=safe)
 
     def _revives(self, node: cst.CSTNode) -> bool:
@@ -285,6 +310,12 @@ _METHODS = frozenset(
     | {name for name in table.METHODS if not name.startswith("_") and not name.endswith("_")}
     # fields of what `torch.aminmax(x)`, `x.sort()` and `torch.linalg.slogdet(x)` give
     - {"min", "max", "values", "indices", "sign"}
+)
+#: Whatever a tensor has: its methods, also those that work in place, and what is no method.
+_OF_ANY_TENSOR = frozenset(
+    {*table.METHODS, *(f"{name}_" for name in table.METHODS), *table.ATTRIBUTES, *_METHODS}
+    | set("to type type_as new new_empty new_full new_ones new_tensor new_zeros pin_memory".split())
+    | set("storage untyped_storage register_hook index set_ [,]".split())  # x[a, b]
 )
 _FLAGS = frozenset({"pin_memory", "enabled", "non_blocking", "drop_last"})
 _SKIPS = frozenset({"skipIf", "skipUnless", "skipif"})

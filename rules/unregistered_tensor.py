@@ -64,11 +64,11 @@ class UnregisteredTensor(Rule):
     dict there is no fix: register each under a name of its own.
 
     ## Limits
-    Silent where the tensor is moved at every use, registered later or on another path, read off a layer (`self.bias
-    = layer.bias` is a parameter) or moved by the module's own `_apply`; where nothing is seen to mix it with a
-    moved tensor; in modules of tests, unless those name the device; and in classes without a `forward` whose
-    methods make all their tensors without a device. Held back as tentative: other classes without a `forward`, and
-    masks that are handed in beside `is_causal=True`.
+    Silent where the tensor is moved at every use, registered later or on another path, read off a layer, whose
+    parameters are registered with whoever keeps them, or moved by the module's own `_apply`; where nothing is seen to
+    mix it with a moved tensor; in modules of tests, unless those name the device; and in classes without a `forward`
+    whose methods make all their tensors without a device. Held back as tentative: other classes without a `forward`,
+    and masks that are handed in beside `is_causal=True`.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
