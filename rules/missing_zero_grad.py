@@ -8,7 +8,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.loops import leaves
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import Function
 from devlint.flow.value import OPTIMIZER
 from devlint.rule import Rule
@@ -62,7 +62,8 @@ class MissingZeroGrad(Rule):
     ## Limits
     Silent where an optimizer is not known to be one of torch's, or is made anew in each iteration, in loops of a few
     iterations, and wherever the loop names `grad`. Held back as tentative: a loop that the gradients are cleared right
-    outside of, and that does not count its turns, as the loader may give one batch.
+    outside of, and that does not count its turns, as the loader may give one batch; and one that draws its numbers and
+    goes backward from the sum of what comes out, as a trial does.
 
     ## References
     - [Zeroing out gradients in PyTorch](https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html)
@@ -120,9 +121,26 @@ class MissingZeroGrad(Rule):
             notes=notes,
             fix=self._fix(step, backward, optimizer, loop),
             key=loop,
-            tentative=cleared_outside and not _counts(loop),
+            tentative=(cleared_outside and not _counts(loop)) or self._is_made_up(loop, backward),
         )
         return [told]
+
+    def _is_made_up(self, loop: Loop, backward: cst.Call) -> bool:
+        """Whether a loop only tries whether training runs: on numbers that it draws, towards nothing."""
+        # for _ in range(rounds): x = torch.randn(8, 3); loss = net(x).sum(); loss.backward(); optimizer.step()
+        made = [self.flow.factory(node) for node in tree.walk(loop.body) if isinstance(node, cst.Call)]
+        if not any(entry is not None and entry.values == "random" for entry in made):
+            return False
+        loss = backward.func.value if isinstance(backward.func, cst.Attribute) else None
+        bound = [
+            node.value
+            for node in tree.walk(loop.body)
+            if isinstance(node, cst.Assign) and any(dotted(target.target) == dotted(loss) for target in node.targets)
+        ]
+        return all(
+            isinstance(value, cst.Call) and called_name(value) in ("sum", "mean") and not value.args
+            for value in (bound if dotted(loss) else [loss])
+        )
 
     def _backwards(self, root: cst.CSTNode) -> Iterator[cst.Call]:
         for node in tree.walk(root):

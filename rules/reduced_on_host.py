@@ -5,9 +5,12 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow.facts import Move
 from devlint.flow.loops import runs_sometimes, working_loop
+from devlint.flow.names import called_name, dotted
+from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note
+from devlint.rules._training import bound_paths
 
 
 class ReducedOnHost(Rule):
@@ -53,7 +56,9 @@ class ReducedOnHost(Rule):
 
     ## Limits
     Silent for single values, where the type is changed on the host first (`x.cpu().double().mean()`), where the copy
-    has a name, in some iterations only (`if step % 100 == 0`), and outside of loops.
+    has a name, in some iterations only (`if step % 100 == 0`), and outside of loops. Tentative where one value of each
+    sample is left to copy (`(scores.argmax(1) == labels).cpu().sum()`): that is little.
+
     Not proved by running: there is one copy either way, and what shrinks is its size, of which proofs say nothing.
 
     ## References
@@ -108,6 +113,27 @@ class ReducedOnHost(Rule):
             f"all of `{name}` is copied to the host, only for `{by}` to make less of it",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._fix(move, reduced),
+            tentative=self._is_reduced(move.receiver, self.flow.function(move.node)),
+        )
+
+    def _is_reduced(self, node: cst.BaseExpression, function: Function | None, depth: int = 3) -> bool:
+        """Whether one value of a sample is left: `scores.max(1)[1]`, `found.eq(labels)`, `(found == labels).int()`."""
+        if isinstance(node, cst.Comparison):
+            return any(self._is_reduced(n, function, depth) for n in (node.left, node.comparisons[0].comparator))
+        if isinstance(node, cst.Subscript):
+            return self._is_reduced(node.value, function, depth)
+        if isinstance(node, cst.Call):
+            tensor = self.flow.name_of(node).startswith("torch.") and len(node.args) > 1
+            if called_name(node) in _REDUCING and (tensor or (node.args and not self.flow.name_of(node))):
+                return True
+            return isinstance(node.func, cst.Attribute) and self._is_reduced(node.func.value, function, depth)
+        if isinstance(node, cst.Attribute):
+            return self._is_reduced(node.value, function, depth)
+        # found = scores.max(1)[1]; _, found = scores.max(1)
+        return depth > 0 and any(
+            self._is_reduced(assign.value, function, depth - 1)
+            for assign in self.source.nodes_of(cst.Assign)
+            if self.flow.function(assign) is function and dotted(node) in bound_paths(assign)
         )
 
     def _fix(self, move: Move, reduced: cst.Call) -> Fix | None:
