@@ -252,6 +252,11 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         if fact is not None and fact.kind == "recurrent":
             return Value(THING, _output_place(module, first), node)
     elif isinstance(reference, Class):
+        if any("__call__" in cls.attrs_of_class for cls in reference.lineage):
+            return UNKNOWN
+        own_call = reference.find_method("__call__")
+        if own_call is not None:  # def __call__(self, x): return self.net(x).cpu().numpy()
+            return project_calls.call(frame, node, own_call, args, receiver=module)
         forward = reference.find_method("forward")
         if forward is not None:
             given = project_calls.call(frame, node, forward, args, receiver=module)

@@ -14,7 +14,8 @@ from devlint.flow.expressions import evaluate, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Around, Env, Frame
 from devlint.flow.names import annotation_names, dotted, imported, is_tensor_annotation, target_names
 from devlint.flow.narrowing import narrow, narrow_to_type, remember_texts
-from devlint.flow.scope import CONSTRUCTOR
+from devlint.flow.place import from_string
+from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import (
     CLASS,
     CONTEXT,
@@ -386,7 +387,7 @@ def _with(frame: Frame, node: cst.With) -> None:
                 frame.env[NO_GRAD] = HOST_DATA
         elif value.kind == CONTEXT and value.ref == "torch.enable_grad" and frame.env is not None:
             frame.env.pop(NO_GRAD, None)
-        elif value.kind == UNKNOWN_KIND and _may_redirect(item.item) and frame.env is not None:
+        elif value.kind == UNKNOWN_KIND and _may_redirect(frame, item.item) and frame.env is not None:
             # `with init_empty_weights():` and the like decide where factories put things
             frame.env[DEFAULT_PLACE] = Value(DEVICE)
         may_wait = may_wait or value.kind not in (CONTEXT, DEVICE, DATA)
@@ -413,8 +414,18 @@ def _expects_error(node: cst.BaseExpression) -> bool:
     return name.rpartition(".")[2] in ("raises", "assertRaises", "assertRaisesRegex")
 
 
-def _may_redirect(node: cst.BaseExpression) -> bool:
+def _may_redirect(frame: Frame, node: cst.BaseExpression) -> bool:
     func = node.func if type(node) is cst.Call else node
+    given = [frame.values.get(arg.value) for arg in node.args] if type(node) is cst.Call else []
+    for value in given:  # with on("cuda"):
+        if value is not None and (
+            value.kind == DEVICE or (value.text is not None and from_string(value.text).is_known)
+        ):
+            return True
+    called = frame.values.get(func)
+    function = called.ref if called is not None else None
+    if isinstance(function, Function) and function.attribute_words & {"device", "set_default_device"}:
+        return True  # def on_gpu(): with torch.device("cuda"): yield
     name = func.attr.value if type(func) is cst.Attribute else func.value if type(func) is cst.Name else ""
     return isinstance(name, str) and any(word in name.lower() for word in ("device", "init", "meta", "empty", "cuda"))
 
@@ -555,6 +566,8 @@ def _class(frame: Frame, node: cst.ClassDef) -> None:
             if value.kind not in (FUNCTION, CLASS):
                 cls.attrs.setdefault(name, without_place(value) if name in _fields(node) else value)
                 cls.attrs_of_class.add(name)
+            elif isinstance(value.ref, Function) and value.ref.cls is cls:
+                cls.methods.setdefault(name, value.ref)  # __call__ = encode
     frame.env = outer
     outer[cls.name] = Value(CLASS, ref=cls)
 
