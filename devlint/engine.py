@@ -56,7 +56,7 @@ def inspect(raw: bytes, path: str, settings: Settings, project: View | None = No
         return Checked([])
     from devlint.source import deep_recursion
 
-    with _collector_off(), deep_recursion():
+    with collector_off(), deep_recursion():
         try:
             return _inspect(raw, path, settings, project)
         except Exception as error:
@@ -120,7 +120,8 @@ def _internal_error(error: Exception) -> Finding:
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def collector_off() -> Iterator[None]:
+    """Nothing is collected while much is made that stays."""
     # A tree is hundreds of thousands of objects, none in a cycle: collecting while it grows costs a third of the parse.
     enabled = gc.isenabled()
     gc.disable()

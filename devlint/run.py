@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
+from devlint import engine
 from devlint.cache import Cache, Fact, Group, Seen, folder_for, generation, key
 from devlint.config import Settings
 from devlint.files import File, unreadable
@@ -109,7 +110,8 @@ def run(files: list[File], plan: Plan, progress: Progress | None = None) -> Outc
     caches = _Caches(plan, outcome)
     ahead = _Ahead(plan)
     try:
-        pending = _from_cache(files, plan, caches, results, outcome, ahead)
+        with engine.collector_off():  # all that is read stays, and would be looked through again and again
+            pending = _from_cache(files, plan, caches, results, outcome, ahead)
         outcome.seconds["cache"] = time.perf_counter() - clock
         if pending:
             total = sum(size for _, size in pending)
@@ -215,8 +217,6 @@ def _from_cache(
 
 def _content(file: File, stat: os.stat_result, cache: Cache) -> str | None:
     """The key of a file's content, where something is stored under it. Raises ``OSError``."""
-    from devlint import engine
-
     known = cache.key_of(file.name, stat)
     if known is not None:
         return known
@@ -254,7 +254,6 @@ def _process_file(file: File, plan: Plan, index: ProjectIndex) -> _Done:
 
 
 def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
-    from devlint import engine
     from devlint.index import grounds
 
     file, raw = done.file, done.before
@@ -301,8 +300,6 @@ def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Fi
     findings = done.findings
     if done.after != done.before:
         if plan.write and not _write(done, outcome):
-            from devlint import engine
-
             findings = engine.check(done.before, file.name, file.settings, _new_index().view(file.path, file.name))
         else:
             outcome.changes.append(Change(file, done.before, done.after))
@@ -338,7 +335,7 @@ def _write(done: _Done, outcome: Outcome) -> bool:
 
 
 def _load_rules() -> None:
-    from devlint import engine, rule  # noqa: F401  before a fork, so that workers share them
+    from devlint import rule
 
     rule.discover()
 
