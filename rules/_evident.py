@@ -8,7 +8,8 @@ import libcst as cst
 
 from devlint.flow.facts import Move
 from devlint.flow.loops import runs_sometimes, working_loop
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
+from devlint.flow.steps import runs_each_time
 from devlint.flow.value import TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import is_constant, waits
 from devlint.rule import Rule
@@ -17,6 +18,7 @@ from devlint.rules._exports import is_of_export
 from devlint.rules._made import Made
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 from devlint.rules._switches import is_switched_off, tests_above
+from devlint.rules._worth import is_small
 
 #: From so many sizes on that vary, what is filled on the host is large enough for the copy to cost by itself.
 _SIZES_OF_MUCH = 3
@@ -24,10 +26,6 @@ _SIZES_OF_MUCH = 3
 _FEW_TURNS = 100
 #: What gives one value of many, which a test then waits for.
 _SUMMARIES = frozenset("max min amax amin sum any all equal allclose isclose mean count_nonzero".split())
-#: Of `torch.linalg`, for the most part.
-_DECOMPOSING = frozenset(
-    "eig eigh eigvals eigvalsh svd svdvals pinv lstsq inv inverse cholesky solve matrix_rank".split()
-)
 #: What makes a tensor of Python's or numpy's data.
 _OF_DATA = frozenset("torch.tensor torch.as_tensor torch.from_numpy torch.asarray torch.Tensor".split())
 
@@ -47,9 +45,14 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     # def __init__(self, fused=True): self.fused = fused   and then   if self.fused: ...; else: ...
     if is_switched_off(rule, node, default=True) or _tells_of_values(rule, node):
         return False
+    if _runs_in_fit(rule, node):
+        return False
+    large = _is_large(made.factory)
+    if not large and _callers_wait(rule, node):
+        return False
     if _makes_others_there(rule, node):
-        return True
-    return _is_called_often(rule, node) and (_is_large(made.factory) or not _waits_beside(rule, node))
+        return not (is_small(rule, made.factory) and _waits_beside(rule, node))
+    return _is_called_often(rule, node) and (large or not _waits_beside(rule, node))
 
 
 def _may_draw_there(rule: Rule, made: Made) -> bool:
@@ -173,17 +176,66 @@ def _waits_beside(rule: Rule, node: cst.CSTNode) -> bool:
     for n in _beside(rule, node) if loop is None else _inside(loop.node.body):
         if not isinstance(n, cst.BaseExpression) or (loop is not None and runs_sometimes(flow, n, loop)):
             continue
-        if waits(flow, n, needed=True) or reads(flow, n) or _brings_data(rule, n) or _asks_values(rule, n):
-            return True
-        if isinstance(n, cst.Call) and (_decomposes(rule, n) or _counts_up_to_value(rule, n)):
+        if _waits_at(rule, n):
             return True
     return False
 
 
-def _decomposes(rule: Rule, call: cst.Call) -> bool:
-    """`torch.linalg.pinv(x)`, `stream.synchronize()`: the host looks how it went, or waits by itself."""
-    name = dotted(call.func).rpartition(".")[2]
-    return name == "synchronize" or (rule.flow.name_of(call).startswith("torch.") and name in _DECOMPOSING)
+def _waits_at(rule: Rule, node: cst.BaseExpression) -> bool:
+    flow = rule.flow
+    if waits(flow, node, needed=True) or reads(flow, node) or _brings_data(rule, node) or _asks_values(rule, node):
+        return True
+    # stream.synchronize()
+    return isinstance(node, cst.Call) and (called_name(node) == "synchronize" or _counts_up_to_value(rule, node))
+
+
+def _callers_wait(rule: Rule, node: cst.CSTNode, depth: int = 2) -> bool:
+    """Whether all calls of the function stand in loops or functions that wait for the device in any case.
+
+    Of `forward`, which other files call, too, nobody knows that.
+    """
+    # for t in steps: x = x - alpha(betas, t) * net(x, t); kept.append(x.to("cpu"))
+    function = rule.flow.function(node)
+    if function is None or function.is_step or function.name == "forward":
+        return False
+    calls = calls_of(rule.flow, function)
+    return bool(calls) and all(
+        _waits_around(rule, c) or (depth > 1 and _callers_wait(rule, c, depth - 1)) for c in calls
+    )
+
+
+def _waits_around(rule: Rule, call: cst.Call) -> bool:
+    """Whether each turn of the loop that a call stands in, or else each call of its function, waits for the device."""
+    flow = rule.flow
+    loop, function = flow.loop(call), flow.function(call)
+    for n in _inside(loop.node.body) if loop is not None else _beside(rule, call):
+        if not isinstance(n, cst.BaseExpression) or not (_waits_at(rule, n) or _goes_to_host(rule, n)):
+            continue
+        if loop is not None:
+            if not runs_sometimes(flow, n, loop):
+                return True
+        elif function is not None and runs_each_time(flow, function, n):
+            return True
+    return False
+
+
+def _goes_to_host(rule: Rule, node: cst.BaseExpression) -> bool:
+    """`kept.append(x.to("cpu"))`"""
+    move = rule.flow.facts.moves.get(node) if isinstance(node, cst.Call) else None
+    if move is None or move.non_blocking is True:
+        return False
+    return move.target.is_host and not move.value.place.is_host
+
+
+def _runs_in_fit(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether a method keeps what it computes, and only `fit` of its class calls it: once for a training."""
+    # def forward(self, x): self.spread = torch.linalg.inv(cov(x) + torch.eye(n).to(x.device))
+    # def fit(self, x): return self.forward(x)
+    function = rule.flow.function(node)
+    if function is None or function.cls is None or not function.stores or rule.flow.loop(node) is not None:
+        return False
+    callers = [rule.flow.function(call) for call in calls_of(rule.flow, function)]
+    return bool(callers) and all(f is not None and f.name == "fit" and f.cls is function.cls for f in callers)
 
 
 def _counts_up_to_value(rule: Rule, call: cst.Call) -> bool:

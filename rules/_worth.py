@@ -50,11 +50,11 @@ def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
         return False
     loop = working_loop(flow, node) if in_stepping_loop(flow, node) else None
     if loop is not None:
-        return not _waits_inside(rule, loop) and not (_is_small(rule, made.factory) and reads_each_time(flow, loop))
+        return not _waits_inside(rule, loop) and not (is_small(rule, made.factory) and reads_each_time(flow, loop))
     function = flow.function(node)
     if calls_what_waits(flow, function) or waits_in_loop(flow, function) or _is_before_work(rule, node):
         return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
-    if _is_small(rule, made.factory) and _reads_back(rule, function):
+    if is_small(rule, made.factory) and _reads_back(rule, function):
         return False
     return recurs(flow, node) or _follows_an_argument(rule, move)
 
@@ -314,7 +314,7 @@ def _reads_back(rule: Rule, function: Function | None) -> bool:
     )
 
 
-def _is_small(rule: Rule, factory: cst.Call) -> bool:
+def is_small(rule: Rule, factory: cst.Call) -> bool:
     """`torch.ones(1, 1, 3)`, `torch.arange(self.bins)` of 20 bins: the copy is a wait, and hardly any bytes."""
     sizes = [arg.value for arg in factory.args if arg.keyword is None]
     if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple):

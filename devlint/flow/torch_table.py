@@ -532,6 +532,18 @@ WAIT_FUNCTIONS: frozenset[str] = frozenset(
     ]
 )
 
+#: Linear algebra after which the host looks whether it succeeded: the documentation of each says that it "synchronizes
+#: that device with the CPU". The variants that do not (`inv_ex`), `det` and `qr` are left out.
+CHECKED_FUNCTIONS: frozenset[str] = frozenset(
+    [
+        *_names(
+            "cholesky cond eig eigh eigvals eigvalsh inv ldl_factor lu_factor matrix_rank pinv solve svd svdvals",
+            "torch.linalg.",
+        ),
+        *_names("inverse pinverse cholesky svd", "torch."),
+    ]
+)
+
 
 # Modules ----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Functions and methods that give as many values as there are to find.
 _FINDING = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
+#: Functions that answer a question about values, or size what they give by the largest of them.
+_ASKING = frozenset({"allclose", "bincount", "equal", "is_nonzero"})
 #: Reads that some code does not make: text that nobody may look at, a size that is known.
 _PERHAPS = frozenset({"format", "print", "in"})
 #: Factories that read sizes, bounds and what they fill with: ``torch.arange(torch.max(x) + 1)``.
@@ -161,8 +163,17 @@ def needs_wait_at(flow: Flow, node: cst.BaseExpression) -> bool:
         given = flow.value(node.args[0].value) if node.args else HOST_DATA
         if name[6:] in _SIZED:
             return any(_is_there(flow, arg.value) for arg in node.args)
-        return name[6:] in _FINDING and not given.place.is_host and not given.is_data
+        looks = (
+            name[6:] in _FINDING | _ASKING or name in table.CHECKED_FUNCTIONS or _draws_without_replacement(node, name)
+        )
+        return looks and not given.place.is_host and not given.is_data
     return isinstance(node.func, cst.Attribute) and _method_waits(flow, node, node.func)
+
+
+def _draws_without_replacement(node: cst.Call, name: str) -> bool:
+    """``torch.multinomial(weights, 1)``: the host looks whether the weights make sense."""
+    given = {arg.keyword.value: dotted(arg.value) for arg in node.args if arg.keyword is not None}
+    return name == "torch.multinomial" and len(node.args) < 3 and given.get("replacement", "False") == "False"
 
 
 def _method_waits(flow: Flow, node: cst.Call, func: cst.Attribute) -> bool:
