@@ -47,12 +47,12 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
         return False
     if _runs_in_fit(rule, node):
         return False
-    large = _is_large(made.factory)
-    if not large and _callers_wait(rule, node):
+    small = is_small(rule, made.factory)
+    if small and _callers_wait(rule, node):
         return False
     if _makes_others_there(rule, node):
-        return not (is_small(rule, made.factory) and _waits_beside(rule, node))
-    return _is_called_often(rule, node) and (large or not _waits_beside(rule, node))
+        return not (small and _waits_beside(rule, node))
+    return _is_called_often(rule, node) and (_is_large(made.factory) or not _waits_beside(rule, node))
 
 
 def _may_draw_there(rule: Rule, made: Made) -> bool:
