@@ -290,10 +290,14 @@ class ProjectIndex:
         return Unit(definition, flow, outline.bindings[definition.name].first, waits, Basis(frozenset(view.facts)))
 
     def all_files(self, path: str) -> str:
-        """What stands, in a question, for all files of the project that the file at ``path`` belongs to."""
+        """What stands, in a question, for all files of the project that the file at ``path`` belongs to.
+
+        Nothing where no project is marked as one: around it may be anything.
+        """
         folder = os.path.dirname(path)
         if folder not in self._whole:
-            self._whole[folder] = os.path.join(self._root or _project_root(folder), ALL_FILES)
+            root = self._root or _project_root(folder)
+            self._whole[folder] = os.path.join(root, ALL_FILES) if self._root or _marks_root(root) else ""
         return self._whole[folder]
 
     def _mention(self, path: str, question: str) -> str:
@@ -434,13 +438,21 @@ class View:
         relative = os.path.relpath(path, os.path.dirname(self.path))
         return os.path.normpath(os.path.join(os.path.dirname(self.name), relative))
 
-    def some_file_says(self, question: str) -> bool:
-        """Whether a file of the project, or one of too many to know, says yes to a question of ``mentions``."""
+    def some_file_says(self, question: str) -> bool | None:
+        """Whether a file of the project says yes to a question of ``mentions``; ``None`` where that is not known."""
         whole = self.index.all_files(self.path)
-        found = self.index.answer(whole, question)
-        if found != TOO_MANY:  # a yes rests on the one file that says so
-            self._ask(found or whole, question)
+        found = self.index.answer(whole, question) if whole else TOO_MANY
+        if found == TOO_MANY:
+            return None
+        self._ask(found or whole, question)  # a yes rests on the one file that says so
         return bool(found)
+
+    def redirects(self) -> bool:
+        """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""
+        whole = self.index.all_files(self.path)
+        folder = os.path.relpath(self.path, os.path.dirname(whole)).partition(os.sep)[0] if whole else ""
+        in_root = os.path.dirname(self.path) == os.path.dirname(whole)
+        return self.some_file_says(f"redirects {'' if in_root else folder}") is True
 
     def is_in_package(self) -> bool:
         """Whether the file is a part of a package, which others import, and not a script."""
@@ -634,7 +646,7 @@ def _project_root(folder: str) -> str:
     """The nearest folder above that a project's own files mark; the topmost package's folder where none does."""
     above = folder
     while True:
-        if any(os.path.exists(os.path.join(above, name)) for name in _ROOT_FILES):
+        if _marks_root(above):
             return above
         parent = os.path.dirname(above)
         if parent == above:
@@ -646,3 +658,7 @@ def _project_root(folder: str) -> str:
             break
         folder = parent
     return folder
+
+
+def _marks_root(folder: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, name)) for name in _ROOT_FILES)

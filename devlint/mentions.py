@@ -46,13 +46,21 @@ class Mentions:
         """The first file of the project that says yes to a question; nothing where none does.
 
         ``imports STEM NAME``: it imports the file of that stem and names what that defines, or takes over all its
-        names. ``uses NAME``: it reads an attribute of that name. ``redirects``: it has new tensors made elsewhere than
-        on the host. :data:`TOO_MANY` where that is so.
+        names. ``uses NAME``: it reads an attribute of that name. ``redirects FOLDER``: it is in that folder of the
+        root, or in the root itself, and has new tensors made elsewhere than on the host. :data:`TOO_MANY` where that is
+        so.
         """
         files = self.files
         if len(files) > _MOST_FILES:
             return TOO_MANY
+        what, _, folder = question.partition(" ")
+        if what == "redirects":
+            files = [path for path in files if self.folder_of(path) in ("", folder)]
         return next((path for path in files if _says(path, question)), "")
+
+    def folder_of(self, path: str) -> str:
+        """The folder of the root that holds a file; empty for one in the root itself."""
+        return os.path.relpath(path, self._root).partition(os.sep)[0] if os.path.dirname(path) != self._root else ""
 
     @property
     def files(self) -> list[str]:

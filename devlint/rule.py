@@ -104,7 +104,7 @@ class Rule:
             return True
         if self.flow.project is None:
             return False
-        if self.assumes_host_default and self.flow.project.some_file_says("redirects"):
+        if self.assumes_host_default and self.flow.project.redirects():
             return True
         return is_unused(self.flow, node)
 

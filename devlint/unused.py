@@ -96,7 +96,9 @@ def _is_named(flow: Flow, top: Definition, asked: set[Definition]) -> bool:
             asked.add(by)
             if _is_named(flow, by, asked):
                 return True
-    return flow.project is None or flow.project.some_file_says(f"imports {_stem(flow.project.path)} {name}")
+    return (
+        flow.project is None or flow.project.some_file_says(f"imports {_stem(flow.project.path)} {name}") is not False
+    )
 
 
 def _is_unused_method(flow: Flow, cls: cst.ClassDef, method: cst.FunctionDef) -> bool:
@@ -105,7 +107,7 @@ def _is_unused_method(flow: Flow, cls: cst.ClassDef, method: cst.FunctionDef) ->
         return False
     if flow.project is None or any(_calls_others(base) for base in _outside_bases(flow, cls)):
         return False
-    return not flow.project.some_file_says(f"uses {name}")
+    return flow.project.some_file_says(f"uses {name}") is False
 
 
 def _calls_others(base: str) -> bool:

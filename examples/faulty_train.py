@@ -35,7 +35,7 @@ def make_loaders():
     inputs = torch.randn(640, LENGTH, 8)
     labels = inputs[:, :, :CLASSES].sum(dim=1).argmax(dim=1)
     train = DataLoader(TensorDataset(inputs[:512], labels[:512]), batch_size=32, shuffle=True)
-    test = DataLoader(TensorDataset(inputs[512:], labels[512:]), batch_size=32, pin_memory=True)
+    test = DataLoader(TensorDataset(inputs[512:], labels[512:]), batch_size=32)
     return train, test
 
 

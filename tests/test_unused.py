@@ -164,6 +164,20 @@ def test_a_default_that_tests_set_is_theirs(tmp_path: Path) -> None:
     ]
 
 
+def test_a_default_that_another_program_of_the_project_sets_is_that_program_s(tmp_path: Path) -> None:
+    used = {"train.py": "from pkg.model import Causal\n"}
+    other = {"examples/other.py": "import torch\nimport pkg\n\ntorch.set_default_device('cuda')\n"}
+    assert project(tmp_path, **used, **other) == ["create-then-move"]
+    assert project(tmp_path, **used, **{"pkg/setup.py": "torch.set_default_device('cuda')\n"}) == []
+
+
+def test_where_no_project_is_marked_nothing_is_known_of_what_lies_around(tmp_path: Path) -> None:
+    project(tmp_path, **{"pkg/other.py": "torch.set_default_device('cuda')\n"})
+    assert found(tmp_path, "pkg/model.py") == []
+    (tmp_path / "pyproject.toml").unlink()
+    assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
+
+
 def test_a_cached_finding_follows_what_other_files_name(tmp_path: Path) -> None:
     write(tmp_path, **{"pkg/__init__.py": "", "pkg/model.py": MODEL, "train.py": "from pkg.model import Causal\n"})
 
