@@ -8,6 +8,7 @@ from devlint import tree
 from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
+from devlint.rules._recurs import calls_of
 
 #: Settings that are off, by how they are written.
 _OFF = frozenset({"False", "None", "0", "0.0", '""', "''", "()", "[]", "{}"})
@@ -94,6 +95,19 @@ def _keeps(rule: Rule, function: Function, flag: str, default: bool, parameters:
 def sets(assign: cst.Assign, path: str) -> bool:
     """Whether an assignment binds a path."""
     return any(dotted(target.target) == path for target in assign.targets)
+
+
+def is_left_out(rule: Rule, function: Function, name: str) -> bool:
+    """Whether a parameter is `None` by default, and all calls of the file leave it so, as far as they are known."""
+    # def decode(self, x, marks=None): ...   and only   self.decode(x, marks=marks)   of such a `marks`
+    position = next((n for n, p in enumerate(function.positional) if p.name.value == name), len(function.positional))
+    given_before = position - (function.cls is not None)
+    calls = calls_of(rule.flow, function)
+    return (
+        bool(calls)
+        and all(sum(arg.keyword is None for arg in call.args) <= given_before for call in calls)
+        and not _may_be_set(rule, function, name, default=False)
+    )
 
 
 def _may_be_set(rule: Rule, function: Function, name: str, default: bool, seen: frozenset[Function] = _NONE) -> bool:

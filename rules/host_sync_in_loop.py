@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import libcst as cst
 
@@ -19,6 +20,7 @@ from devlint.rules._moves import short
 from devlint.rules._places import origin_note
 from devlint.rules._reads import READ_AS_NUMBERS, copies_in_turn, kept_as, read_one_by_one, same_each_time, surely_there
 from devlint.rules._recurs import is_deprecated, reads, trains
+from devlint.rules._switches import is_left_out
 from devlint.rules._training import above, runs_few_times
 
 
@@ -97,7 +99,8 @@ class HostSyncInLoop(Rule):
     well; needless reads in files that import packages of graph layers, most of which wait by themselves; a sum in an
     object that the function was handed (`result.loss += loss.item()`), whose owner may look at it each time; where the
     model waits in one of the ways that a setting chooses from (`if self.pooling == "last": x = x[mask]`), or something
-    of which too little is known is read with nothing queued in between; and code that says it was copied.
+    of which too little is known is read with nothing queued in between; an argument that is `None` by default and that
+    all calls of the file leave out (`if marks is None or not marks.any():`); and code that says it was copied.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -181,8 +184,21 @@ class HostSyncInLoop(Rule):
             node,
             f"`{short(self.code(node), 60)}` makes the host wait for the same value in every iteration",
             notes=[*origin, self.note(loop.node, "read it before this loop")],
-            tentative=is_copied(self, node) or self._reads_others(loop, node),
+            tentative=is_copied(self, node) or self._reads_others(loop, node) or self._is_left_out(node),
         )
+
+    def _is_left_out(self, node: cst.CSTNode) -> bool:
+        """`if marks is None or not marks.any():`, of an argument that nothing in the file hands over."""
+        function, asked = self.flow.function(node), self.enclosing(node, cst.BooleanOperation)
+        if function is None or not isinstance(asked, cst.BooleanOperation):
+            return False
+        compared = {
+            dotted(n.left)
+            for n in tree.walk(asked)
+            if isinstance(n, cst.Comparison) and isinstance(n.comparisons[0].operator, cst.Is | cst.IsNot)
+        }
+        read = {n.value for n in tree.walk(node) if isinstance(n, cst.Name)}
+        return any(is_left_out(self, function, name) for name in read & compared & function.param_names)
 
     def _reads_others(self, loop: Loop, node: cst.CSTNode) -> bool:
         """Whether each turn reads something else, too, and waits for that in any case."""
@@ -230,10 +246,16 @@ class HostSyncInLoop(Rule):
         if not kept or self._waits_anyway(loop, since, end):
             return
         code, name = short(self.code(first.node), 60), kept[first.node]
-        needed = "before its end" if early else "at all"
+        test = self._test_before_use(loop, first, name)
+        if early:
+            needless = f"no step needs `{name}` before its end"
+        elif test is not None:
+            needless = f"only steps with `{short(self.code(test), 40)}` need `{name}`"
+        else:
+            needless = f"no step needs `{name}` at all"
         self.report(
             first.node,
-            f"`{code}` makes the host wait {place}, and no step needs `{name}` {needed}",
+            f"`{code}` makes the host wait {place}, and {needless}",
             notes=[
                 *origin_note(self, f"`{short(self.code(first.operand), 60)}`", first.value),
                 self.note(loop.node, "this loop drives the device"),
@@ -246,6 +268,17 @@ class HostSyncInLoop(Rule):
             or self._others_read_there(loop, early or waits)
             or any(self._is_for_caller(wait) for wait in early or waits),
         )
+
+    def _test_before_use(self, loop: Loop, wait: Wait, name: str) -> cst.BaseExpression | None:
+        """The test of the steps that look at what is kept: `if step % 100 == 0: print(sum(losses))`."""
+        own = set(tree.walk(self.enclosing(wait.node, cst.BaseSmallStatement) or wait.node))
+        for node in tree.walk(loop.node.body):
+            if isinstance(node, cst.Name | cst.Attribute) and node not in own and dotted(node) == name:
+                way = [node, *above(self.flow, node, loop.node)]
+                for inner, branch in pairwise(way):
+                    if isinstance(branch, cst.If) and inner is branch.body and not own & set(tree.walk(branch)):
+                        return branch.test
+        return None
 
     def _waits_in_some_runs(self, loop: Loop, since: int, end: int) -> bool:
         """Whether what is called waits with some settings: `if self.config.pooling == "last": x = x[end_mask]`."""
@@ -313,7 +346,7 @@ class HostSyncInLoop(Rule):
 
     def _copy_waits(self, loop: Loop) -> bool:
         """Whether each step ends, or the next one starts, with a copy to the device that waits for it."""
-        moves = [m for m in self.flow.facts.moves.values() if m.target.is_there and self.flow.loop(m.node) is loop]
+        moves = [m for m in self.flow.facts.moves.values() if m.target.is_there and self._is_in(m.node, loop)]
         # batch = next(batches)   of a loop that counts
         fed = loop.loader or any(
             isinstance(n, cst.Call) and dotted(n.func) == "next" for n in tree.walk(loop.node.body)
@@ -321,6 +354,13 @@ class HostSyncInLoop(Rule):
         # loader = accelerator.prepare(loader)   copies each batch, and waits
         prepared = any(called_name(call) == "prepare" for call in self.source.nodes_of(cst.Call))
         return any(move.non_blocking is not True for move in moves) or (fed and (prepared or not moves))
+
+    def _is_in(self, node: cst.CSTNode, loop: Loop) -> bool:
+        """Whether a node is in a loop, or in one inside it: `for key in batch: batch[key] = batch[key].to(device)`."""
+        inner = self.flow.loop(node)
+        while inner is not None and inner is not loop:
+            inner = self.flow.loop(inner.node)
+        return inner is loop
 
     def _stops_after(self, loop: Loop, start: int, end: int) -> bool:
         """Whether what is between two offsets waits for a copy to the device, or for a mask of the host."""
