@@ -12,9 +12,12 @@ from devlint import tree
 from devlint.flow.names import dotted
 from devlint.rule import Rule
 from devlint.rules._switches import tests_above
+from devlint.testcode import near
 
 #: `# Copied from transformers.models.bart`, `# mainly adapted and cut down from https://...`
 _COPIED = re.compile(r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed)( \w+){0,3} from\b", re.IGNORECASE)
+#: `# Copyright (c) https://github.com/someone/project`, a holder who is another project
+_HELD = re.compile(r"#\W*copyright\W*(\(c\))?[\W\d]*https?://github\.com/[\w.-]+/([\w.-]+)", re.IGNORECASE)
 _WITH_LINES = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
 _REGION = re.compile(r"#\s*region\s+(\w+)", re.IGNORECASE)
 
@@ -25,7 +28,9 @@ def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
     names = {each.name.value for each in definitions}
     return (
         any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
-        or any(_speaks_of(rule, text, names) for text in _comments(rule.source.module.header))
+        or any(
+            _speaks_of(rule, text, names) or _is_of_another(rule, text) for text in _comments(rule.source.module.header)
+        )
         or _is_in_copied_part(rule, node, names)
     )
 
@@ -76,6 +81,16 @@ def _speaks_of(rule: Rule, text: str, names: set[str]) -> bool:
     known = {each.name.value for each in scope.functions} | {each.name.value for each in scope.classes}
     named = known & set(re.findall(r"\w+", text))
     return not named or bool(named & names)
+
+
+def _is_of_another(rule: Rule, text: str) -> bool:
+    """Whether a remark gives the rights to a project that neither the file's path nor its imports name."""
+    held = _HELD.match(text)
+    if held is None:
+        return False
+    packages = {name.partition(".")[0] for name in rule.flow.scope.imports.values()}
+    own = {re.sub(r"\W|_", "", name).lower() for name in {*near(rule.source.path), *packages}}
+    return re.sub(r"\W|_", "", held[2].removesuffix(".git")).lower() not in own
 
 
 def _is_in_copied_part(rule: Rule, node: cst.CSTNode, names: set[str]) -> bool:

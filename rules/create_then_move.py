@@ -89,10 +89,11 @@ class CreateThenMove(Rule):
     the function draws others with `device=`: results depend on the seed, which another file may set; under
     `if __name__ == "__main__":` of a file that defines modules, which tries them out; in files and functions for an
     export, and in what only stands in for an operator of another runtime (`symbolic` without `backward`); and in code
-    that says it was copied (`# Copied from`) or that is put in the place of another package's. A function that
-    makes other memory with `device=` shows that it is meant, whoever calls it and whatever waits, but for a few
-    numbers. Tentative, too, are a few numbers in a function whose callers in the file all wait for the device in each
-    turn or call (`kept.append(x.to("cpu"))`), and what only `fit` of the same class calls, to keep it.
+    that says it was copied (`# Copied from`, `# Copyright (c) https://github.com/someone/project`) or that is put in
+    the place of another package's. A function that makes other memory with `device=` shows that it is meant, whoever
+    calls it and whatever waits, but for a few numbers. Tentative, too, are a few numbers in a function whose callers in
+    the file all wait for the device in each turn or call (`kept.append(x.to("cpu"))`), and what only `fit` of the same
+    class calls, to keep it.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
