@@ -15,9 +15,13 @@ from devlint.rules._switches import tests_above
 from devlint.testcode import near
 
 #: `# Copied from transformers.models.bart`, `# mainly adapted and cut down from https://...`
-_COPIED = re.compile(r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed)( \w+){0,3} from\b", re.IGNORECASE)
+_COPIED = re.compile(
+    r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed|modified|ported)( \w+){0,3} from\b", re.IGNORECASE
+)
 #: `# Copyright (c) https://github.com/someone/project`, a holder who is another project
 _HELD = re.compile(r"#\W*copyright\W*(\(c\))?[\W\d]*https?://github\.com/[\w.-]+/([\w.-]+)", re.IGNORECASE)
+#: Folders of what others wrote.
+_OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
 _WITH_LINES = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
 _REGION = re.compile(r"#\s*region\s+(\w+)", re.IGNORECASE)
 
@@ -27,7 +31,8 @@ def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
     definitions = list(_definitions(rule, node))
     names = {each.name.value for each in definitions}
     return (
-        any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
+        _OF_OTHERS.search("/".join(near(rule.source.path))) is not None
+        or any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
         or any(
             _speaks_of(rule, text, names) or _is_of_another(rule, text) for text in _comments(rule.source.module.header)
         )

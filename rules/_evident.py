@@ -15,10 +15,10 @@ from devlint.flow.waiting import is_constant, waits
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._exports import is_of_export
+from devlint.rules._filled import is_little, is_of_fixed_size, is_table, sizes, varying
 from devlint.rules._made import Made
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 from devlint.rules._switches import is_switched_off, tests_above
-from devlint.rules._worth import is_small
 
 #: From so many sizes on that vary, what is filled on the host is large enough for the copy to cost by itself.
 _SIZES_OF_MUCH = 3
@@ -47,17 +47,19 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
         return False
     if _runs_in_fit(rule, node):
         return False
-    small = is_small(rule, made.factory)
+    small = is_little(rule, made.factory)
     if small and _callers_wait(rule, node):
         return False
     if _makes_others_there(rule, node):
         return not (small and _waits_beside(rule, node))
-    return _is_called_often(rule, node) and (_is_large(made.factory) or not _waits_beside(rule, node))
+    if not is_table(rule, made.factory, move.receiver) or not _is_called_often(rule, node):
+        return False
+    return varying(made.factory) >= _SIZES_OF_MUCH or not _waits_beside(rule, node)
 
 
 def _may_draw_there(rule: Rule, made: Made) -> bool:
     """Whether other numbers would do: a device draws others from a seed, which any file may set, than the host does."""
-    if _has_fixed_size(made.factory):
+    if is_of_fixed_size(made.factory):
         return False  # for step in range(10): x = torch.randn(20, 5).to(device)   stands in for real data
     return any(_makes_there(rule, n) and _draws(rule, n) for n in _beside(rule, made.factory))
 
@@ -245,7 +247,7 @@ def _counts_up_to_value(rule: Rule, call: cst.Call) -> bool:
         return False
     name = dotted(assign.targets[0].target)
     return call.func.attr.value in ("max", "min", "sum") and any(
-        isinstance(n, cst.Call) and rule.flow.factory(n) is not None and any(dotted(size) == name for size in _sizes(n))
+        isinstance(n, cst.Call) and rule.flow.factory(n) is not None and any(dotted(size) == name for size in sizes(n))
         for n in _beside(rule, call)
     )
 
@@ -302,20 +304,3 @@ def _inside(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
         node = stack.pop()
         yield node
         stack += [child for child in node.children if not isinstance(child, cst.FunctionDef | cst.ClassDef)]
-
-
-def _is_large(factory: cst.Call) -> bool:
-    """`torch.zeros(batch, time, width)`"""
-    return sum(not isinstance(size, cst.Integer) for size in _sizes(factory)) >= _SIZES_OF_MUCH
-
-
-def _has_fixed_size(factory: cst.Call) -> bool:
-    sizes = _sizes(factory)
-    return bool(sizes) and all(isinstance(size, cst.Integer) for size in sizes)
-
-
-def _sizes(factory: cst.Call) -> list[cst.BaseExpression]:
-    sizes = [arg.value for arg in factory.args if arg.keyword is None or arg.keyword.value == "size"]
-    if sizes and isinstance(sizes[0], cst.List | cst.Tuple):
-        return [element.value for element in sizes[0].elements]
-    return sizes

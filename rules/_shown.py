@@ -78,16 +78,6 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     return value.place.name == "self" and not _is_on_host_there(rule, node) and not _is_fed_from_host(rule, function)
 
 
-def is_followed(rule: Rule, meeting: Meeting) -> bool:
-    """Whether what is given back besides what is made on the host is where the function is told, or makes others."""
-    function = rule.flow.function(meeting.node)
-    if is_chosen(rule, meeting.there):
-        return True
-    return (
-        function is not None and not _is_on_host_there(rule, meeting.node) and _others_follow(rule, function, meeting)
-    )
-
-
 def _is_on_host_there(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether modules may stay on the host there: tests hand them what they made, and exports trace them."""
     return is_test_file(rule.source.path) or records(rule) or is_of_export(rule, node)

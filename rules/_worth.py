@@ -15,6 +15,7 @@ from devlint.flow.steps import runs_each_time
 from devlint.flow.waiting import needs_wait_at
 from devlint.rule import Rule
 from devlint.rules._exports import RECORDERS
+from devlint.rules._filled import is_little
 from devlint.rules._made import Made
 from devlint.rules._recurs import (
     branches_in_loop,
@@ -31,8 +32,6 @@ from devlint.rules._switches import is_switched_off, sets, tests_above
 
 #: What is asked of tensors, and of no settings.
 _OF_TENSORS = frozenset("size shape dtype dim ndim numel".split())
-#: As many numbers as nobody counts.
-_FEW = 64
 
 
 def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
@@ -50,11 +49,11 @@ def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
         return False
     loop = working_loop(flow, node) if in_stepping_loop(flow, node) else None
     if loop is not None:
-        return not _waits_inside(rule, loop) and not (is_small(rule, made.factory) and reads_each_time(flow, loop))
+        return not _waits_inside(rule, loop) and not (is_little(rule, made.factory) and reads_each_time(flow, loop))
     function = flow.function(node)
     if calls_what_waits(flow, function) or waits_in_loop(flow, function) or _is_before_work(rule, node):
         return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
-    if is_small(rule, made.factory) and _reads_back(rule, function):
+    if is_little(rule, made.factory) and _reads_back(rule, function):
         return False
     return recurs(flow, node) or _follows_an_argument(rule, move)
 
@@ -312,32 +311,6 @@ def _reads_back(rule: Rule, function: Function | None) -> bool:
         isinstance(n, cst.BaseExpression) and reads(rule.flow, n) and runs_each_time(rule.flow, function, n)
         for n in tree.walk(function.node.body)
     )
-
-
-def is_small(rule: Rule, factory: cst.Call) -> bool:
-    """`torch.ones(1, 1, 3)`, `torch.arange(self.bins)` of 20 bins: the copy is a wait, and hardly any bytes."""
-    sizes = [arg.value for arg in factory.args if arg.keyword is None]
-    if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple):
-        sizes = [element.value for element in sizes[0].elements]
-    count = 1
-    for size in sizes:
-        number = size if isinstance(size, cst.Integer) else _number_kept(rule, size)
-        if number is None:
-            return False
-        count *= number.evaluated_value
-    return count <= _FEW
-
-
-def _number_kept(rule: Rule, size: cst.BaseExpression) -> cst.Integer | None:
-    """`20` of `self.bins`, which a constructor sets to that, and nothing else in the file binds."""
-    path, function = dotted(size), rule.flow.function(size)
-    if function is None or function.cls is None or not path.startswith("self."):
-        return None
-    assigns = [n for n in rule.source.nodes_of(cst.Assign) if sets(n, path)]
-    setter = rule.flow.function(assigns[0]) if len(assigns) == 1 else None
-    if setter is None or setter.role != CONSTRUCTOR or setter.cls not in function.cls.lineage:
-        return None
-    return assigns[0].value if isinstance(assigns[0].value, cst.Integer) else None
 
 
 # another change would be the better one -----------------------------------------------------------

@@ -9,6 +9,7 @@ from devlint.flow.facts import Move
 from devlint.flow.value import DEVICE
 from devlint.rule import Rule
 from devlint.rules._evident import is_evident
+from devlint.rules._filled import is_nothing
 from devlint.rules._made import Made, Named, head, is_stored, mentions_of, statement_in, through_a_name
 from devlint.rules._moves import destination
 from devlint.rules._neighbours import Told, report_together
@@ -81,7 +82,9 @@ class CreateThenMove(Rule):
     the host's: it was read from another module in a constructor, or all callers move what they get once more. Silent,
     too, for `linspace` of integers, which a device rounds in another way, and for tensors without elements.
 
-    Tentative, and kept back unless that is selected: in a function that follows an argument and that the file calls
+    Tentative, and kept back unless that is selected: where fewer than two sizes that vary multiply in what is filled
+    (`torch.arange(n)`, `torch.zeros(n, 1)`, unlike `torch.ones(n, n)`, `torch.zeros(x.shape)`, `torch.eye(n)` or
+    `torch.arange(n).repeat(b, 1)`); in a function that follows an argument and that the file calls
     from no step, loop or module, and in a method of a module that nothing in the file calls; where the host waits for
     something else in the same call or turn (`.item()`, a mask, `assert torch.max(offset) <= n`, the output of a
     tokenizer), unless three sizes of what is filled vary; in an `assert` or a test; in a branch that warns, and in the
@@ -89,8 +92,9 @@ class CreateThenMove(Rule):
     the function draws others with `device=`: results depend on the seed, which another file may set; under
     `if __name__ == "__main__":` of a file that defines modules, which tries them out; in files and functions for an
     export, and in what only stands in for an operator of another runtime (`symbolic` without `backward`); and in code
-    that says it was copied (`# Copied from`, `# Copyright (c) https://github.com/someone/project`) or that is put in
-    the place of another package's. A function that makes other memory with `device=` shows that it is meant, whoever
+    that says it was copied (`# Copied from`, `# Modified from`, `# Copyright (c) https://github.com/someone/project`),
+    lies in a folder of what others wrote (`extern`, `third_party`), or is put in the place of another package's. A
+    function that makes other memory with `device=` shows that it is meant, whoever
     calls it and whatever waits, but for a few numbers. Tentative, too, are a few numbers in a function whose callers in
     the file all wait for the device in each turn or call (`kept.append(x.to("cpu"))`), and what only `fit` of the same
     class calls, to keep it.
@@ -117,7 +121,7 @@ class CreateThenMove(Rule):
             made = named.made._replace(random=named.made.random or drawn) if named is not None else None
             if isinstance(start, cst.Call):
                 made = Made(start, drawn)
-            if made is not None and not self._is_empty(made.factory) and is_worth_it(self, move, made):
+            if made is not None and not is_nothing(self, made.factory) and is_worth_it(self, move, made):
                 found.append(self._told(move, made, named))
         report_together(self, found, apart=2)
 
@@ -131,15 +135,6 @@ class CreateThenMove(Rule):
             fix=self._fix(move, made, named),
             tentative=not is_evident(self, move, made),
         )
-
-    def _is_empty(self, factory: cst.Call) -> bool:
-        """`torch.empty(0)`, `torch.zeros((0, 4))`: there is nothing to copy."""
-        if self.flow.name_of(factory).rpartition(".")[2] not in ("empty", "zeros", "ones", "rand", "randn"):
-            return False
-        sizes = [arg.value for arg in factory.args if arg.keyword is None]
-        if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple):
-            sizes = [element.value for element in sizes[0].elements]
-        return any(isinstance(size, cst.Integer) and size.value == "0" for size in sizes)
 
     def _is_for_its_effect(self, call: cst.Call) -> bool:
         """Whether nothing reads what was moved: the device is to be woken up, or the copy itself tried."""

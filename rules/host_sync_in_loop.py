@@ -100,7 +100,8 @@ class HostSyncInLoop(Rule):
     object that the function was handed (`result.loss += loss.item()`), whose owner may look at it each time; where the
     model waits in one of the ways that a setting chooses from (`if self.pooling == "last": x = x[mask]`), or something
     of which too little is known is read with nothing queued in between; an argument that is `None` by default and that
-    all calls of the file leave out (`if marks is None or not marks.any():`); and code that says it was copied.
+    all calls of the file leave out (`if marks is None or not marks.any():`); loops whose number of turns is 1 by
+    default; and code that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -264,10 +265,20 @@ class HostSyncInLoop(Rule):
             fix=self._together([self._fix(wait, loop) for wait in waits]),
             tentative=is_copied(self, first.node)
             or self._has_waiting_layers()
+            or self._turns_once(loop)
             or self._waits_in_some_runs(loop, since, end)
             or self._others_read_there(loop, early or waits)
             or any(self._is_for_caller(wait) for wait in early or waits),
         )
+
+    def _turns_once(self, loop: Loop) -> bool:
+        """`for _ in range(steps)` of steps that are 1 unless somebody says otherwise: there is one read either way."""
+        iterable = loop.node.iter if isinstance(loop.node, cst.For) else None
+        if not isinstance(iterable, cst.Call) or dotted(iterable.func) != "range" or len(iterable.args) != 1:
+            return False
+        name = dotted(iterable.args[0].value).removeprefix("self.")
+        defaults = [p.default for f in self.flow.scope.functions.values() for p in f.params if p.name.value == name]
+        return any(isinstance(default, cst.Integer) and default.value == "1" for default in defaults)
 
     def _test_before_use(self, loop: Loop, wait: Wait, name: str) -> cst.BaseExpression | None:
         """The test of the steps that look at what is kept: `if step % 100 == 0: print(sum(losses))`."""

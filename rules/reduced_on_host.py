@@ -57,7 +57,8 @@ class ReducedOnHost(Rule):
     ## Limits
     Silent for single values, where the type is changed on the host first (`x.cpu().double().mean()`), where the copy
     has a name, in some iterations only (`if step % 100 == 0`), and outside of loops. Tentative where one value of each
-    sample is left to copy (`(scores.argmax(1) == labels).cpu().sum()`): that is little.
+    sample is left to copy (`(scores.argmax(1) == labels).cpu().sum()`): that is little. Tentative, too, where one axis
+    is reduced (`errors.cpu().mean(axis=1)`): it may be a short one.
 
     Not proved by running: there is one copy either way, and what shrinks is its size, of which proofs say nothing.
 
@@ -113,7 +114,9 @@ class ReducedOnHost(Rule):
             f"all of `{name}` is copied to the host, only for `{by}` to make less of it",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._fix(move, reduced),
-            tentative=self._is_reduced(move.receiver, self.flow.function(move.node)),
+            # errors.cpu().mean(axis=1)   leaves some, of which nobody knows how many
+            tentative=bool(reduced.args[isinstance(self.parent(move.node), cst.Arg) :])
+            or self._is_reduced(move.receiver, self.flow.function(move.node)),
         )
 
     def _is_reduced(self, node: cst.BaseExpression, function: Function | None, depth: int = 3) -> bool:

@@ -15,7 +15,7 @@ from devlint.rule import Rule
 from devlint.rules._meetings import given_back, is_dead, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
-from devlint.rules._shown import is_followed, is_shown
+from devlint.rules._shown import is_shown
 
 
 class TensorWithoutDevice(Rule):
@@ -84,7 +84,9 @@ class TensorWithoutDevice(Rule):
 
     Tentative where nothing but such a parameter says that the other side is on a device, unless `forward` or a training
     step runs the code, the function makes another tensor follow that very parameter, or the tensor takes the place of
-    an optional argument that was left out. Tentative, too, in files that export models, in tests that do not move what
+    an optional argument that was left out. Tentative, too, is
+    what is given back on the host by one way of a function, and on a device by another: who asks for it may read it on
+    the host. So it is in files that export models, in tests that do not move what
     they run, below a flag of the function or the constructor that is off by default (`False`, `0`, `None`), and where
     the device is an argument (`device=None`) that no call in the file gives.
 
@@ -246,7 +248,7 @@ class TensorWithoutDevice(Rule):
             f"{where(meeting.there.place)}",
             notes=[self.note(meeting.there_node, f"`{there}` {done} here")],
             fix=self._fix(factory, meeting),
-            tentative=not is_followed(self, meeting),
+            tentative=True,
         )
 
     def _fix(self, factory: cst.Call, meeting: Meeting) -> Fix | None:
