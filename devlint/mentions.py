@@ -55,12 +55,13 @@ class Mentions:
             return TOO_MANY
         what, _, folder = question.partition(" ")
         if what == "redirects":
-            files = [path for path in files if self.folder_of(path) in ("", folder)]
+            files = [path for path in files if path.endswith(_CODE) and self.folder_of(path) in ("", folder)]
         return next((path for path in files if _says(path, question)), "")
 
     def folder_of(self, path: str) -> str:
-        """The folder of the root that holds a file; empty for one in the root itself."""
-        return os.path.relpath(path, self._root).partition(os.sep)[0] if os.path.dirname(path) != self._root else ""
+        """The folder of the root that holds a file below it; empty for one in the root itself."""
+        folder, _, rest = path[len(self._root) :].lstrip(os.sep).partition(os.sep)
+        return folder if rest else ""
 
     @property
     def files(self) -> list[str]:
@@ -100,7 +101,7 @@ def says(raw: bytes, path: str, question: str) -> bool:
     """Whether a file with this content says yes to a question of :meth:`Mentions.answer`."""
     what, *names = question.split(" ")
     if what == "redirects":
-        if b"set_default_" not in raw or not path.endswith(_CODE) or is_test_file(path):
+        if b"set_default_" not in raw or is_test_file(path):
             return False
         return any(not _OF_HOST.match(match[1]) for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
     name = names[-1].encode()
