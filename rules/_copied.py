@@ -20,6 +20,13 @@ _COPIED = re.compile(
 )
 #: `# Copyright (c) https://github.com/someone/project`, a holder who is another project
 _HELD = re.compile(r"#\W*copyright\W*(\(c\))?[\W\d]*https?://github\.com/[\w.-]+/([\w.-]+)", re.IGNORECASE)
+#: `# original code from: other/net.py`, `# This module is from [Other](https://...)`
+_FROM = re.compile(r"#\W*(\w+\W+){0,3}(code|module|file|model|implementation)( is| was| comes)? from\b", re.IGNORECASE)
+#: A place in another repository, but for a thread that one reads there.
+_ELSEWHERE = re.compile(
+    r"https?://(?:www\.)?(?:github\.com|huggingface\.co|gitlab\.com)/[\w.-]+/([\w.-]+)(?!\S*/(?:issues|pull)/)"
+)
+_FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTILINE)
 #: Folders of what others wrote.
 _OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
 _WITH_LINES = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
@@ -33,6 +40,7 @@ def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
     return (
         _OF_OTHERS.search("/".join(near(rule.source.path))) is not None
         or any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
+        or _names_another(rule)
         or any(
             _speaks_of(rule, text, names) or _is_of_another(rule, text) for text in _comments(rule.source.module.header)
         )
@@ -94,8 +102,22 @@ def _is_of_another(rule: Rule, text: str) -> bool:
     if held is None:
         return False
     packages = {name.partition(".")[0] for name in rule.flow.scope.imports.values()}
-    own = {re.sub(r"\W|_", "", name).lower() for name in {*near(rule.source.path), *packages}}
-    return re.sub(r"\W|_", "", held[2].removesuffix(".git")).lower() not in own
+    own = {_letters(name) for name in {*near(rule.source.path), *packages}}
+    return _letters(held[2].removesuffix(".git")) not in own
+
+
+def _names_another(rule: Rule) -> bool:
+    """Whether what stands above a file's code says where that is from, or names a place in another repository."""
+    first = _FIRST_CODE.search(rule.source.text)
+    head = rule.source.text[: first.start()] if first is not None else ""
+    own = {_letters(name) for name in near(rule.source.path)}
+    return any(_FROM.match(line) for line in head.splitlines()) or any(
+        _letters(name.removesuffix(".git")) not in own for name in _ELSEWHERE.findall(head)
+    )
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"\W|_", "", name).lower()
 
 
 def _is_in_copied_part(rule: Rule, node: cst.CSTNode, names: set[str]) -> bool:

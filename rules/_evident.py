@@ -9,13 +9,12 @@ import libcst as cst
 from devlint.flow.facts import Move
 from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted
-from devlint.flow.steps import runs_each_time
 from devlint.flow.value import TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import is_constant, waits
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._exports import is_of_export
-from devlint.rules._filled import is_little, is_of_fixed_size, is_table, sizes, varying
+from devlint.rules._filled import is_of_fixed_size, is_table, sizes, varying
 from devlint.rules._made import Made
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 from devlint.rules._switches import is_switched_off, tests_above
@@ -47,12 +46,9 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
         return False
     if _runs_in_fit(rule, node):
         return False
-    small = is_little(rule, made.factory)
-    if small and _callers_wait(rule, node):
+    if not is_table(rule, made.factory, move.receiver):
         return False
-    if _makes_others_there(rule, node):
-        return not (small and _waits_beside(rule, node))
-    if not is_table(rule, made.factory, move.receiver) or not _is_called_often(rule, node):
+    if not _makes_others_there(rule, node) and not _is_called_often(rule, node):
         return False
     return varying(made.factory) >= _SIZES_OF_MUCH or not _waits_beside(rule, node)
 
@@ -189,44 +185,6 @@ def _waits_at(rule: Rule, node: cst.BaseExpression) -> bool:
         return True
     # stream.synchronize()
     return isinstance(node, cst.Call) and (called_name(node) == "synchronize" or _counts_up_to_value(rule, node))
-
-
-def _callers_wait(rule: Rule, node: cst.CSTNode, depth: int = 2) -> bool:
-    """Whether all calls of the function stand in loops or functions that wait for the device in any case.
-
-    Of `forward`, which other files call, too, nobody knows that.
-    """
-    # for t in steps: x = x - alpha(betas, t) * net(x, t); kept.append(x.to("cpu"))
-    function = rule.flow.function(node)
-    if function is None or function.is_step or function.name == "forward":
-        return False
-    calls = calls_of(rule.flow, function)
-    return bool(calls) and all(
-        _waits_around(rule, c) or (depth > 1 and _callers_wait(rule, c, depth - 1)) for c in calls
-    )
-
-
-def _waits_around(rule: Rule, call: cst.Call) -> bool:
-    """Whether each turn of the loop that a call stands in, or else each call of its function, waits for the device."""
-    flow = rule.flow
-    loop, function = flow.loop(call), flow.function(call)
-    for n in _inside(loop.node.body) if loop is not None else _beside(rule, call):
-        if not isinstance(n, cst.BaseExpression) or not (_waits_at(rule, n) or _goes_to_host(rule, n)):
-            continue
-        if loop is not None:
-            if not runs_sometimes(flow, n, loop):
-                return True
-        elif function is not None and runs_each_time(flow, function, n):
-            return True
-    return False
-
-
-def _goes_to_host(rule: Rule, node: cst.BaseExpression) -> bool:
-    """`kept.append(x.to("cpu"))`"""
-    move = rule.flow.facts.moves.get(node) if isinstance(node, cst.Call) else None
-    if move is None or move.non_blocking is True:
-        return False
-    return move.target.is_host and not move.value.place.is_host
 
 
 def _runs_in_fit(rule: Rule, node: cst.CSTNode) -> bool:

@@ -202,9 +202,10 @@ def _asks_size(node: cst.CSTNode) -> bool:
 
 
 def _compares_with_none(node: cst.CSTNode, operator: type[cst.BaseCompOp]) -> bool:
+    equal = cst.Equal if operator is cst.Is else cst.NotEqual  # if mask == None: ...
     return (
         isinstance(node, cst.Comparison)
-        and isinstance(node.comparisons[0].operator, operator)
+        and isinstance(node.comparisons[0].operator, operator | equal)
         and dotted(node.comparisons[0].comparator) == "None"
     )
 

@@ -75,16 +75,17 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
         target = test.comparisons[0]
         operator = type(target.operator)
         if (
-            operator in (cst.Is, cst.IsNot)
+            operator in (cst.Is, cst.IsNot, cst.Equal, cst.NotEqual)
             and type(target.comparator) is cst.Name
             and target.comparator.value == "None"
         ):
-            if (operator is cst.Is) != holds and hypothesis.outlives_call(frame, test.left):
+            asks_for_none = operator in (cst.Is, cst.Equal)
+            if asks_for_none != holds and hypothesis.outlives_call(frame, test.left):
                 _set_before(frame, test.left)
                 return
             key = frame.key(test.left)
             value = frame.lookup(key) if key is not None else None
-            if key is not None and value is not None and (operator is cst.Is) == holds:
+            if key is not None and value is not None and asks_for_none == holds:
                 env[key] = NOTHING
                 return
         _compare_devices(frame, test.left, target.comparator, operator, holds)
