@@ -56,10 +56,11 @@ class DiscardedMove(Rule):
     other leaves with `requires_grad`, which would stop being leaves.
 
     ## Limits
-    Silent where the receiver may be a module or an object that moves in place, where it is on that device already,
-    and where a move is made for its effect: to see whether it raises, to wake a device up, or to measure it; and in
-    the `to` of an object that a test makes up. Held back as tentative: what follows its module anyway, lengths, which
-    the host reads, attributes that meet tensors on the host, and what nothing reads again before it is moved properly.
+    Silent where the receiver may be a module or an object that moves in place, where it is on that device already, and
+    where a move is made for its effect: to see whether it raises, to wake a device up, or to measure it; and in the
+    `to` of an object that a test makes up. Held back as tentative: what follows its module anyway, lengths, which the
+    host reads, attributes that meet tensors on the host, what nothing reads again before it is moved properly, and
+    tests that are skipped on every machine.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -95,7 +96,7 @@ class DiscardedMove(Rule):
             f"`{name}` is {target}, but the moved copy is discarded",
             notes=origin_note(self, f"`{name}`", value) if value.place.is_known else [],
             fix=self._fix(call, receiver, value),
-            tentative=not self._is_missed(call, receiver, move),
+            tentative=self._is_skipped(node) or not self._is_missed(call, receiver, move),
         )
 
     def _is_there_already(self, receiver: cst.BaseExpression, move: Move) -> bool:
@@ -214,6 +215,19 @@ class DiscardedMove(Rule):
             and is_test_file(self.source.path)
         )
 
+    def _is_skipped(self, node: cst.CSTNode) -> bool:
+        """Whether the test, or the class of tests, never runs: ``@unittest.skip("broken")``"""
+        above = self.parent(node)
+        while above is not None:
+            if isinstance(above, cst.FunctionDef | cst.ClassDef) and any(
+                self.flow.scope.qualified(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator)
+                in _SKIPS
+                for d in above.decorators
+            ):
+                return True
+            above = self.parent(above)
+        return False
+
     # fix ----------------------------------------------------------------------------------------
 
     def _fix(self, call: cst.Call, receiver: cst.BaseExpression, value: Value) -> Fix | None:
@@ -250,4 +264,6 @@ def _measures_time(function: Function) -> bool:
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 
+#: What leaves a test out, whatever the machine.
+_SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})
 _CLOCKS = frozenset({"perf_counter", "perf_counter_ns", "monotonic", "time", "elapsed_time", "timeit", "Timer"})

@@ -58,13 +58,13 @@ class RedundantMove(Rule):
 
     ## Limits
     Silent where another function made or moved the tensor, which may change; where the move changes the type, too; for
-    modules that are there already (parts may have been added since); for what comes out of modules, whose parts may be
-    spread over devices; where the name of the device is bound more than once; where only some ways through the code
-    have moved the tensor, or a test chose between its device and the host; for what an earlier call may have set (`if
-    Scale.factor is None: Scale.factor = ...`); for a line of a block that moves three values or more to one device, or
-    one of a tuple, not all of which are there before; for lines that another function has, too, and needs; and where
-    the function makes the same name in the same way elsewhere and needs the move there. What one function does in
-    several places is one finding.
+    modules that are there already (parts may have been added since); for what comes out of modules, and for what is
+    moved to where that is (`labels.to(logits.device)`), since their parts may be spread over devices; where the name of
+    the device is bound more than once; where only some ways through the code have moved the tensor, or a test chose
+    between its device and the host; for what an earlier call may have set (`if Scale.factor is None: Scale.factor =
+    ...`); for a line of a block that moves three values or more to one device, or one of a tuple, not all of which are
+    there before; for lines that another function has, too, and needs; and where the function makes the same name in the
+    same way elsewhere and needs the move there. What one function does in several places is one finding.
 
     Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
     the file, too) or that is put in the place of another package's, which is kept alike; in constructors; in code
@@ -98,7 +98,11 @@ class RedundantMove(Rule):
         value, place = move.value, move.target
         if value.kind != TENSOR or value.place != place or not place.name or place.name == "self":
             return False  # h = self.conv(x); h.to(self.weight.device)   parts of a model may be on several devices
-        if not self._got_there_plainly(value.origin, move) or not self._moves_only(move):
+        if (
+            not self._got_there_plainly(value.origin, move)
+            or not self._moves_only(move)
+            or self._is_beside_output(move)
+        ):
             return False
         named = names_device(last_word(place.name))
         return not named or self._bindings(move.node, place.name.partition(".")[0]) <= 1
@@ -225,6 +229,14 @@ class RedundantMove(Rule):
         return not any(
             isinstance(n, cst.Attribute) and n.attr.value == "type_as" for n in tree.walk(self._statement(move.node))
         )
+
+    def _is_beside_output(self, move: Move) -> bool:
+        """Whether the move goes to where a call gives something: a model may be spread over devices, on any of which
+        it may take its inputs."""
+        # logits = self.model(ids).logits; labels = labels.to(logits.device)
+        made = self.flow.value(move.target_node).origin if move.target_node is not None else None
+        plain = not isinstance(made, cst.Call) or self.flow.move(made) is not None
+        return not plain and not self.flow.name_of(made).startswith("torch.")
 
     def _statement(self, node: cst.CSTNode) -> cst.CSTNode:
         return self.enclosing(node, cst.BaseSmallStatement, cst.BaseCompoundStatement) or node

@@ -9,6 +9,7 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._exports import is_of_export
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
@@ -58,17 +59,19 @@ class UnregisteredTensor(Rule):
     ```
 
     ## Fix safety
-    The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe.
-    Where the attribute is `None` first, that line registers it instead, and what is assigned later stays
-    registered: unsafe, since from then on only a tensor or `None` may be assigned. For tensors in a list, tuple or
-    dict there is no fix: register each under a name of its own.
+    The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe. Where
+    the attribute is `None` first, that line registers it instead, and what is assigned later stays registered: unsafe,
+    since from then on only a tensor or `None` may be assigned. It is unsafe, too, where the attribute also meets what
+    was brought to the host: that has to be brought along then. For tensors in a list, tuple or dict there is no fix:
+    register each under a name of its own.
 
     ## Limits
     Silent where the tensor is moved at every use, registered later or on another path, read off a layer, whose
     parameters are registered with whoever keeps them, or moved by the module's own `_apply`; where nothing is seen to
     mix it with a moved tensor; in modules of tests, unless those name the device; and in classes without a `forward`
     whose methods make all their tensors without a device. Held back as tentative: other classes without a `forward`,
-    and masks that are handed in beside `is_causal=True`.
+    masks that are handed in beside `is_causal=True`, code for an export, and attributes that meet what was brought to
+    the host as well (`self.packed.cpu() >> self.shifts`).
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -98,13 +101,21 @@ class UnregisteredTensor(Rule):
                 continue
             if self._is_on_default_device(cls, meeting.node):
                 continue
-            sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node)
+            on_host = self._meets_moved_to_host(cls, name)
+            sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node) and not on_host
+            sure = sure and not is_of_export(self, meeting.node)
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
-                    found.append(self._told(statement, cls, name, meeting, "attribute", "it", sure=sure))
+                    found.append(
+                        self._told(statement, cls, name, meeting, "attribute", "it", sure=sure, on_host=on_host)
+                    )
                 elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
                     container = _CONTAINERS[value.kind]
-                    found.append(self._told(statement, cls, name, meeting, container, "what is in it", sure=sure))
+                    found.append(
+                        self._told(
+                            statement, cls, name, meeting, container, "what is in it", sure=sure, on_host=on_host
+                        )
+                    )
         report_together(self, found)
 
     def _may_be_registered(self, statement: cst.CSTNode, value: Value) -> bool:
@@ -167,8 +178,46 @@ class UnregisteredTensor(Rule):
             for arg in use.args
         )
 
+    def _meets_moved_to_host(self, cls: Class, name: str) -> bool:
+        """Whether another use mixes the attribute with what was brought to the host, where a buffer would then fail."""
+        # self.packed = self.packed.cpu(); rows = self.packed >> self.shifts
+        for use in self.source.nodes_of(cst.Attribute):
+            function = self.flow.function(use)
+            if dotted(use) != f"self.{name}" or function is None or function.cls is not cls:
+                continue
+            part: cst.CSTNode = use
+            above = self.parent(part)
+            while isinstance(above, cst.Attribute | cst.Subscript) or (
+                isinstance(above, cst.Call) and above.func is part
+            ):
+                part, above = above, self.parent(above)  # self.shifts.unsqueeze(0)[None]
+            call = self.parent(above) if isinstance(above, cst.Arg) else None
+            if isinstance(above, cst.BinaryOperation):
+                operands = [above.left, above.right]
+            elif isinstance(call, cst.Call):
+                operands = [arg.value for arg in call.args]
+            else:
+                continue
+            if any(self._is_brought_to_host(operand) for operand in operands if operand is not part):
+                return True
+        return False
+
+    def _is_brought_to_host(self, node: cst.BaseExpression) -> bool:
+        value = self.flow.value(node)
+        move = self.flow.move(value.origin) if isinstance(value.origin, cst.Call) else None
+        return value.is_tensor and value.place.is_host and move is not None and move.target.is_host
+
     def _told(
-        self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting, container: str, what: str, *, sure: bool
+        self,
+        statement: cst.CSTNode,
+        cls: Class,
+        name: str,
+        meeting: Meeting,
+        container: str,
+        what: str,
+        *,
+        sure: bool,
+        on_host: bool,
     ) -> Told:
         """What there is to say of an attribute; those of a class that meet others in one method are told together."""
         there = " ".join(self.code(meeting.there_node).split())[:40]
@@ -178,12 +227,12 @@ class UnregisteredTensor(Rule):
             message,
             f"so does `self.{name}`",
             notes=[self.note(meeting.node, f"here it meets `{there}`, which is on {where(meeting.there.place)}")],
-            fix=self._fix(statement, cls, name) if container == "attribute" else None,
+            fix=self._fix(statement, cls, name, on_host=on_host) if container == "attribute" else None,
             key=(cls, self.flow.function(meeting.node), sure),
             tentative=not sure,
         )
 
-    def _fix(self, statement: cst.CSTNode, cls: Class, name: str) -> Fix | None:
+    def _fix(self, statement: cst.CSTNode, cls: Class, name: str, *, on_host: bool) -> Fix | None:
         if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
             target = statement.targets[0].target
         elif isinstance(statement, cst.AnnAssign):
@@ -213,7 +262,7 @@ class UnregisteredTensor(Rule):
             f"register `{name}` as a buffer",
             self.replace_between(start, value_start, f'{owner}.register_buffer("{name}", '),
             self.replace_between(value_end, value_end, ", persistent=False)"),
-            safe=True,
+            safe=not on_host,
         )
 
 

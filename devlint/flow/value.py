@@ -266,6 +266,8 @@ def join(a: Value, b: Value) -> Value:
 def branched(a: Value, b: Value, test: cst.CSTNode) -> Value:
     """What is ``a`` or ``b``, as ``test`` decides: :func:`join`, and where it is on the host on one side, that."""
     joined = join(a, b)
+    if _is_device_or_host(a, b, test) or _is_device_or_host(b, a, test):
+        return Value(DEVICE)  # where = x.device if torch.is_tensor(x) else "cpu"
     if joined.kind == DEVICE and a.place.is_host != b.place.is_host and joined.place.name and not _asks_for_one(test):
         return joined.but(place=SOMEWHERE)  # target = device if fits else torch.device("cpu"): surely neither
     if joined.kind in (TENSOR, THING, UNKNOWN_KIND) and not joined.place.is_host:
@@ -277,9 +279,23 @@ def branched(a: Value, b: Value, test: cst.CSTNode) -> Value:
     return joined
 
 
+def _is_device_or_host(device: Value, host: Value, test: cst.CSTNode) -> bool:
+    """Whether a test that is not about accelerators chooses between the device of a tensor and the host."""
+    names_host = host.kind == DEVICE or (host.kind == DATA and host.text is not None)
+    if not names_host or not (host.place if host.kind == DEVICE else from_string(host.text or "")).is_host:
+        return False
+    if device.kind != DEVICE or device.place.is_host or _asks_for_one(test):
+        return False
+    return device.ref == OF_TENSOR or _asks_for_type(test)
+
+
 def _asks_for_one(test: cst.CSTNode) -> bool:
     """Whether a test is about there being an accelerator, or about a device having been given."""
     return any(type(n) is cst.Name and n.value in ("is_available", "device_count", "None") for n in tree.walk(test))
+
+
+def _asks_for_type(test: cst.CSTNode) -> bool:
+    return any(type(n) is cst.Name and n.value in ("is_tensor", "isinstance") for n in tree.walk(test))
 
 
 def modules_in(value: Value) -> list[Value]:
