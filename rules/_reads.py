@@ -14,7 +14,9 @@ from devlint.flow.facts import Wait
 from devlint.flow.hypothesis import names_device
 from devlint.flow.loops import Loop, holder, loop_of, runs_sometimes
 from devlint.flow.names import dotted, target_names
+from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR, THING
+from devlint.rules._recurs import calls_of
 
 #: Waits for single numbers, in the words of the flow: not for the bytes of a copy.
 READ_AS_NUMBERS = ("item", "tolist", "float", "int", "bool", "format", "print", "index", "in")
@@ -28,6 +30,51 @@ def surely_there(flow: Flow, wait: Wait) -> bool:
     if function is None or name not in function.param_names or names_device(name):
         return True
     return function.device_aware
+
+
+def is_tied(flow: Flow, wait: Wait) -> bool:
+    """Whether something says that what is read is a tensor, and not a number that some caller hands in.
+
+    ``def draw(self, x, t): ... t.item()`` may be handed a number of numpy's.
+    """
+    function, name = flow.function(wait.node), holder(wait.operand)
+    return function is None or name not in function.param_names or _is_tensor_by_use(flow, function, name)
+
+
+def _is_tensor_by_use(flow: Flow, function: Function, name: str) -> bool:
+    """Whether a parameter is declared, bound, computed with, or handed in as a tensor."""
+    param = next(p for p in function.params if p.name.value == name)
+    if param.annotation is not None:
+        return "Tensor" in flow.source.code(param.annotation)
+    for node in tree.walk(function.node.body):
+        if not isinstance(node, cst.Name) or node.value != name:
+            continue
+        value, parent = flow.value(node), flow.source.parents[node]
+        if value.place.is_there and value.place.name != name:
+            return True  # t = t.to(device)
+        if isinstance(parent, cst.Attribute) and node is parent.value:
+            attr = parent.attr.value  # mask.any(), x.device
+            if attr not in ("item", "tolist") and (attr in table.METHODS or attr in ("device", "is_cuda")):
+                return True
+        if isinstance(parent, cst.BinaryOperation | cst.Comparison):
+            sides = [parent.left, *_others(parent)]
+            if any(side is not node and flow.value(side).place.is_there for side in sides):
+                return True
+    at = [n for n, p in enumerate(function.positional) if p.name.value == name]
+    for call in calls_of(flow, function):
+        shift = 1 if function.cls is not None else 0
+        given = [a.value for a in call.args if a.keyword is not None and a.keyword.value == name]
+        unnamed = [a.value for a in call.args if a.keyword is None and not a.star]
+        given += [unnamed[n - shift] for n in at if 0 <= n - shift < len(unnamed)]
+        if any(flow.value(each).kind == TENSOR and flow.value(each).place.is_there for each in given):
+            return True
+    return False
+
+
+def _others(node: cst.BinaryOperation | cst.Comparison) -> list[cst.BaseExpression]:
+    if isinstance(node, cst.BinaryOperation):
+        return [node.right]
+    return [each.comparator for each in node.comparisons]
 
 
 # one by one ---------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+
 import libcst as cst
 
 from devlint import tree
@@ -13,6 +16,8 @@ from devlint.rules._recurs import calls_of
 #: Settings that are off, by how they are written.
 _OFF = frozenset({"False", "None", "0", "0.0", '""', "''", "()", "[]", "{}"})
 _NONE: frozenset[Function] = frozenset()
+#: Names of flags that are on in some steps: `if self.should_log`, `if accelerator.sync_gradients`.
+_BY_STEP = re.compile(r"sync_grad|should|(^|_)(due|first|last|end)($|_)")
 
 
 def tests_above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
@@ -47,6 +52,54 @@ def is_switched_off(
         if holds != default
         for flag in (_all_asked(test) if holds else [test])
     ) or (_is_private(function) and _is_called_so(rule, function, default, parameters, seen | {function}))
+
+
+def flags_of(tests: Iterable[tuple[cst.BaseExpression, bool]]) -> list[tuple[cst.BaseExpression, bool]]:
+    """The conditions that tests are made of, each with whether it is to hold: `verbose` and `quiet` of
+    `if verbose and not quiet`."""
+    found = []
+    for test, holds in tests:
+        for part in _all_asked(test) if holds else [test]:
+            if isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not):
+                found.append((part.expression, not holds))
+            else:
+                found.append((part, holds))
+    return found
+
+
+def may_be_on(rule: Rule, flag: cst.BaseExpression, *, wanted: bool) -> bool:
+    """Whether a condition is a plain flag that nothing shows to be the other way round unless somebody says so."""
+    path = dotted(flag)
+    name = path.rpartition(".")[2]
+    if not name or _BY_STEP.search(name):
+        return False
+    other = _OFF if wanted else {"True"}
+    return not any(default in other for default in _defaults(rule, flag, name))
+
+
+def _defaults(rule: Rule, flag: cst.BaseExpression, name: str) -> Iterator[str]:
+    """What a flag is by default: a parameter of its function, or one of a constructor, a field or an option of that
+    name."""
+    function = rule.flow.function(flag)
+    if isinstance(flag, cst.Name):
+        functions = [function] if function is not None else []
+    else:
+        functions = [f for f in rule.flow.scope.functions.values() if f.role == CONSTRUCTOR]
+    for each in functions:
+        yield from (rule.code(p.default) for p in each.params if p.name.value == name and p.default is not None)
+    if isinstance(flag, cst.Name):
+        return
+    for field in rule.source.nodes_of(cst.AnnAssign):  # show: bool = False
+        if dotted(field.target) == name and field.value is not None:
+            yield rule.code(field.value)
+    for call in rule.source.nodes_of(cst.Call):
+        if called_name(call) not in ("add_argument", "add_option"):
+            continue
+        given = {arg.keyword.value: rule.code(arg.value) for arg in call.args if arg.keyword is not None}
+        options = [rule.code(arg.value).strip("\"'-").replace("-", "_") for arg in call.args if arg.keyword is None]
+        if name in options or given.get("dest", "").strip("\"'") == name:
+            stores = given.get("action", "").strip("\"'")
+            yield given.get("default", {"store_true": "False", "store_false": "True"}.get(stores, "None"))
 
 
 def _is_called_so(rule: Rule, function: Function, default: bool, parameters: bool, seen: frozenset[Function]) -> bool:

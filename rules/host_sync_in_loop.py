@@ -18,9 +18,17 @@ from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note
-from devlint.rules._reads import READ_AS_NUMBERS, copies_in_turn, kept_as, read_one_by_one, same_each_time, surely_there
+from devlint.rules._reads import (
+    READ_AS_NUMBERS,
+    copies_in_turn,
+    is_tied,
+    kept_as,
+    read_one_by_one,
+    same_each_time,
+    surely_there,
+)
 from devlint.rules._recurs import is_deprecated, reads, trains
-from devlint.rules._switches import is_left_out
+from devlint.rules._switches import flags_of, is_left_out, may_be_on, tests_above
 from devlint.rules._training import above, runs_few_times
 
 
@@ -101,7 +109,11 @@ class HostSyncInLoop(Rule):
     model waits in one of the ways that a setting chooses from (`if self.pooling == "last": x = x[mask]`), or something
     of which too little is known is read with nothing queued in between; an argument that is `None` by default and that
     all calls of the file leave out (`if marks is None or not marks.any():`); loops whose number of turns is 1 by
-    default; and code that says it was copied, or lies in a folder of what others wrote.
+    default; a value that is shown before the end of the work under a flag that nothing shows to be off by default
+    (`if show: bar.set_description(...)`); loops that step by a gradient scaler in some steps, that call what a call or
+    a table gave (`objective = choose(mode)`), or that read something else by `item()` of which too little is known; an
+    argument that is read and that may as well be a number, since nothing declares it or uses it as a tensor; and code
+    that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -132,7 +144,8 @@ class HostSyncInLoop(Rule):
                 told |= marks
             elif same_each_time(self.flow, loop, wait.operand):
                 operand = f"`{short(self.code(wait.operand), 60)}`"
-                self._unchanged(wait.node, loop, origin_note(self, operand, wait.value))
+                origin = origin_note(self, operand, wait.value)
+                self._unchanged(wait.node, loop, origin, tied=is_tied(self.flow, wait))
             else:
                 read.setdefault(loop, []).append(wait)
         for loop, waits in read.items():
@@ -171,6 +184,7 @@ class HostSyncInLoop(Rule):
             f"read `{name}` at once, before the loop",
             notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
             tentative=is_copied(self, wait.node)
+            or not is_tied(self.flow, wait)
             or copies_in_turn(self.flow, repeated)
             or self._is_shown_a_few_times(repeated),
         )
@@ -180,12 +194,12 @@ class HostSyncInLoop(Rule):
         outer = self.enclosing(node, cst.For, cst.FunctionDef)
         return isinstance(outer, cst.For) and self.flow.function(node) is None and runs_few_times(outer)
 
-    def _unchanged(self, node: cst.CSTNode, loop: Loop, origin: Sequence[Note] = ()) -> None:
+    def _unchanged(self, node: cst.CSTNode, loop: Loop, origin: Sequence[Note] = (), *, tied: bool = True) -> None:
         self.report(
             node,
             f"`{short(self.code(node), 60)}` makes the host wait for the same value in every iteration",
             notes=[*origin, self.note(loop.node, "read it before this loop")],
-            tentative=is_copied(self, node) or self._reads_others(loop, node) or self._is_left_out(node),
+            tentative=not tied or is_copied(self, node) or self._reads_others(loop, node) or self._is_left_out(node),
         )
 
     def _is_left_out(self, node: cst.CSTNode) -> bool:
@@ -264,11 +278,73 @@ class HostSyncInLoop(Rule):
             ],
             fix=self._together([self._fix(wait, loop) for wait in waits]),
             tentative=is_copied(self, first.node)
+            or not all(is_tied(self.flow, wait) for wait in early or waits)
             or self._has_waiting_layers()
             or self._turns_once(loop)
             or self._waits_in_some_runs(loop, since, end)
-            or self._others_read_there(loop, early or waits)
+            or self._others_read_there(loop, waits)
+            or self._scales_gradients(loop)
+            or self._calls_unknown(loop, since, end)
+            or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize)
             or any(self._is_for_caller(wait) for wait in early or waits),
+        )
+
+    def _is_shown(self, loop: Loop, waits: list[Wait], kept: dict[cst.CSTNode, str], end: int) -> bool:
+        """Whether a flag that may well be on makes each step show what is read: `if show: bar.set_postfix(loss=now)`,
+        and not `if step % 100 == 0: ...`."""
+        for wait in waits:
+            statement = self.enclosing(wait.node, cst.BaseSmallStatement)
+            names = {kept[wait.node]}  # now = loss.item(); total += now; if show: print(now)
+            if isinstance(statement, cst.Assign):
+                names |= {dotted(target.target) for target in statement.targets}
+            own = set(tree.walk(statement)) if statement is not None else set()
+            for node in tree.walk(loop.node.body):
+                if not isinstance(node, cst.Name | cst.Attribute) or node in own or dotted(node) not in names:
+                    continue
+                if self.source.offsets(node)[0] < end and self._under_flags_only(node, loop):
+                    return True
+        return False
+
+    def _under_flags_only(self, node: cst.CSTNode, loop: Loop) -> bool:
+        """Whether a node runs in some iterations only, by flags that no iteration changes and that may be on."""
+        if not runs_sometimes(self.flow, node, loop):
+            return False
+        inside = set(tree.walk(loop.node.body))
+        tests = [(test, holds) for test, _, holds in tests_above(self, node) if test in inside]
+        return bool(tests) and all(
+            may_be_on(self, flag, wanted=holds) and not loop.binds(dotted(flag)) for flag, holds in flags_of(tests)
+        )
+
+    def _scales_gradients(self, loop: Loop) -> bool:
+        """`if args.fp16: scaler.step(optimizer)`: a scaler waits whenever it steps, every so many batches, too."""
+        return any(
+            isinstance(n, cst.Call)
+            and isinstance(n.func, cst.Attribute)
+            and n.func.attr.value == "step"
+            and "scaler" in dotted(n.func.value).lower()
+            for n in tree.walk(loop.node.body)
+        )
+
+    def _calls_unknown(self, loop: Loop, since: int, end: int) -> bool:
+        """Whether each step calls what a call or a table gave, and what it does nobody here knows."""
+        # objective = make_objective(mode); loss, parts = objective(out, y)   may read numbers by itself
+        for call in tree.walk(loop.node.body):
+            if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or call in loop.works:
+                continue
+            if not since <= self.source.offsets(call)[0] <= end or runs_sometimes(self.flow, call, loop):
+                continue
+            if self.flow.value(call.func).kind == UNKNOWN_KIND and self._is_looked_up(call.func):
+                return True
+        return False
+
+    def _is_looked_up(self, name: cst.Name) -> bool:
+        """Whether a function or file binds a name to what a call or a table of the project gives."""
+        function = self.flow.function(name)
+        return any(
+            isinstance(assign.value, cst.Call | cst.Subscript)
+            and self.flow.function(assign) in (function, None)
+            and any(dotted(target.target) == name.value for target in assign.targets)
+            for assign in self.source.nodes_of(cst.Assign)
         )
 
     def _turns_once(self, loop: Loop) -> bool:
@@ -302,7 +378,8 @@ class HostSyncInLoop(Rule):
         )
 
     def _others_read_there(self, loop: Loop, waits: list[Wait]) -> bool:
-        """Whether something else, of which too little is known to name it, is read with nothing queued in between."""
+        """Whether something else, of which too little is known to name it, is read by `item()`, or with nothing queued
+        in between."""
         # parts += weighed(x).item(); total += loss.item()
         offsets, named = self.source.offsets, {wait.node for wait in waits}
         at = offsets(waits[0].node)[0]
@@ -312,7 +389,7 @@ class HostSyncInLoop(Rule):
         return any(
             isinstance(node, cst.Call)
             and node not in named
-            and start < offsets(node)[0] < end
+            and (start < offsets(node)[0] < end or called_name(node) == "item")
             and self._call_waits(node)
             and not runs_sometimes(self.flow, node, loop)
             for node in tree.walk(loop.node.body)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow import Value
+from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.rule import Rule
 from devlint.rules._loaders import has_workers, maker, pinning
 from devlint.rules._moves import has_memory_of_its_own, loader_of, short
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._recurs import in_training_loop
+from devlint.rules._recurs import in_training_loop, reads_each_time
 
 
 class PageableNonBlocking(Rule):
@@ -56,6 +58,9 @@ class PageableNonBlocking(Rule):
     chips, where both sides share one memory. Silent, too, for tensors that no loader made: pinning them on the spot
     costs more than the copy gains, and without `non_blocking=True` the host would wait for other work as well.
 
+    Tentative, and kept back unless that is selected: where each step waits in any case, since it reads a value of the
+    device or copies another part of the batch without `non_blocking=True`.
+
     ## References
     - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
     - [torch.utils.data: memory pinning](https://pytorch.org/docs/stable/data.html#memory-pinning)
@@ -88,5 +93,22 @@ class PageableNonBlocking(Rule):
             notes=[self.note(made, "this loader does not pin its batches")],
             fix=pinning(self, made),
             key=made,
+            tentative=self._waits_anyway(copy),
         )
         return [told]
+
+    def _waits_anyway(self, copy: cst.Call) -> bool:
+        """Whether each step around a copy waits for the device besides."""
+        loop = working_loop(self.flow, copy)
+        if loop is None or reads_each_time(self.flow, loop):
+            return True  # total += loss.item()
+        inside = set(tree.walk(loop.node.body))
+        # images, labels = images.cuda(), labels.cuda(non_blocking=True)
+        return any(
+            move.node in inside
+            and move.target.is_there
+            and not move.value.place.is_there
+            and move.non_blocking is not True
+            and not runs_sometimes(self.flow, move.node, loop)
+            for move in self.flow.facts.moves.values()
+        )
