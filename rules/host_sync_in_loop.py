@@ -338,9 +338,13 @@ class HostSyncInLoop(Rule):
         return False
 
     def _is_looked_up(self, name: cst.Name) -> bool:
-        """Whether a function or file binds a name to what a call or a table of the project gives."""
+        """Whether a function or file binds a name to what a call or a table gives, and does not use it as a module."""
         function = self.flow.function(name)
-        return any(
+        # prior = accelerator.prepare(prior); prior.train()
+        used = any(
+            n.attr.value in _OF_MODULES and dotted(n.value) == name.value for n in self.source.nodes_of(cst.Attribute)
+        )
+        return not used and any(
             isinstance(assign.value, cst.Call | cst.Subscript)
             and self.flow.function(assign) in (function, None)
             and any(dotted(target.target) == name.value for target in assign.targets)
@@ -612,6 +616,8 @@ _WAITING = frozenset(
     "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print "
     "empty_cache".split()
 )
+#: What only modules have, so that their calls are the work of the loop.
+_OF_MODULES = frozenset({"eval", "named_parameters", "parameters", "requires_grad_", "state_dict", "train"})
 #: What says how late it is.
 _CLOCKS = frozenset(f"time.{name}" for name in ("time", "perf_counter", "monotonic", "process_time", "time_ns"))
 #: Packages whose layers pick by masks in their `forward`.
