@@ -14,11 +14,11 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import dotted, last_word
-from devlint.flow.place import HOST, Place, from_string
+from devlint.flow.names import dotted, last_word, target_names
+from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import Function
 from devlint.flow.steps import is_under_test
-from devlint.flow.value import MODULE, TENSOR, THING, Value
+from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._exports import is_of_export, records
 from devlint.rules._meetings import calls_of, is_off
@@ -48,7 +48,7 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     if _comes_from_module(rule, meeting):
         return not _is_called_by_nobody(rule, function) and not _asks_for_size(rule, function)
     return (
-        _runs_in_forward(rule, function, meeting.node)
+        _runs_in_forward(rule, function, meeting)
         or _others_follow(rule, function, meeting)
         or _stands_in_for_default(rule, function, meeting)
     )
@@ -229,14 +229,61 @@ def _is_size(node: cst.BaseExpression) -> bool:
 _SIZES = frozenset({"size", "shape", "numel", "nelement"})
 
 
-def _runs_in_forward(rule: Rule, function: Function, node: cst.CSTNode) -> bool:
-    """Whether ``forward`` or a training step runs a node with what it was handed."""
+def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
+    """Whether ``forward`` or a training step runs a meeting with what it was handed."""
+    node = meeting.node
     if _OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
+        return False
+    if not _is_handed_tensor(rule, function, meeting):
         return False
     if function.cls is not None:
         return True
     # def drop(x, rate=0.0): if rate == 0.0: return x   a plain function may be for others as well
     return not is_under_test(rule.flow, function, node) and not _may_have_left(rule, function, node)
+
+
+def _is_handed_tensor(rule: Rule, function: Function, meeting: Meeting) -> bool:
+    """Whether a call hands what may be on a device to the parameter that is met; true where no call is seen."""
+    # stats = self.stats(images); return self.gap(*stats)   and   def gap(self, spread): spread + torch.eye(3)
+    param = meeting.there.origin
+    if not isinstance(param, cst.Param) or param not in function.positional:
+        return True
+    at = function.positional.index(param) - function.takes_self
+    found = False
+    for call in calls_of(rule, function):
+        given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == param.name.value]
+        given += [arg.value for arg in call.args if arg.keyword is None][at : at + 1]
+        if not given or any(_may_be_there(rule, call, each) for each in given):
+            return True
+        found = True
+    return not found
+
+
+def _may_be_there(rule: Rule, call: cst.Call, given: cst.BaseExpression) -> bool:
+    """Whether an argument is a tensor that is not on the host, or made from one in the function that calls."""
+    value, caller = rule.flow.value(given), rule.flow.function(call)
+    if value.kind != UNKNOWN_KIND and value.place != UNKNOWN_PLACE:
+        return not value.place.is_host
+    todo: list[cst.CSTNode] = [given]
+    seen: set[str] = set()
+    while todo:
+        for part in tree.walk(todo.pop()):
+            known = rule.flow.value(part)
+            if known.holds_tensors and not known.place.is_host and known.place != UNKNOWN_PLACE:
+                return True
+            if isinstance(part, cst.Name) and part.value not in seen:
+                seen.add(part.value)
+                todo += [a.value for a in _assigned(rule, part.value) if rule.flow.function(a) is caller]
+    return False
+
+
+def _assigned(rule: Rule, name: str) -> Iterator[cst.Assign]:
+    for assign in rule.source.nodes_of(cst.Assign):
+        names: set[str] = set()
+        for target in assign.targets:
+            target_names(target.target, names)
+        if name in names:
+            yield assign
 
 
 def _may_have_left(rule: Rule, function: Function, node: cst.CSTNode) -> bool:

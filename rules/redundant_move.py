@@ -10,7 +10,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import last_word, target_names
+from devlint.flow.names import called_name, last_word, target_names
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
@@ -235,8 +235,11 @@ class RedundantMove(Rule):
         it may take its inputs."""
         # logits = self.model(ids).logits; labels = labels.to(logits.device)
         made = self.flow.value(move.target_node).origin if move.target_node is not None else None
-        plain = not isinstance(made, cst.Call) or self.flow.move(made) is not None
-        return not plain and not self.flow.name_of(made).startswith("torch.")
+        if not isinstance(made, cst.Call) or self.flow.move(made) is not None:
+            return False
+        if called_name(made) in ("parameters", "buffers"):
+            return False  # home = next(net.parameters()).device
+        return not self.flow.name_of(made).startswith("torch.")
 
     def _statement(self, node: cst.CSTNode) -> cst.CSTNode:
         return self.enclosing(node, cst.BaseSmallStatement, cst.BaseCompoundStatement) or node

@@ -83,12 +83,12 @@ class TensorWithoutDevice(Rule):
     hands over what is on the host; in a function that a decorator takes and nobody calls, where that speaks of devices.
 
     Tentative where nothing but such a parameter says that the other side is on a device, unless `forward` or a training
-    step runs the code, the function makes another tensor follow that very parameter, or the tensor takes the place of
-    an optional argument that was left out. Tentative, too, is
-    what is given back on the host by one way of a function, and on a device by another: who asks for it may read it on
-    the host. So it is in files that export models, in tests that do not move what
-    they run, below a flag of the function or the constructor that is off by default (`False`, `0`, `None`), and where
-    the device is an argument (`device=None`) that no call in the file gives.
+    step runs the code with what it was handed, the function makes another tensor follow that very parameter, or the
+    tensor takes the place of an optional argument that was left out. Tentative, too, is what is given back on the host
+    by one way of a function, and on a device by another: who asks for it may read it on the host. So it is in files
+    that export models, in tests that do not move what they run, below a flag of the function or the constructor that is
+    off by default (`False`, `0`, `None`), and where the device is an argument (`device=None`) that no call in the file
+    gives.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
