@@ -60,15 +60,16 @@ def _is_tensor_by_use(flow: Flow, function: Function, name: str) -> bool:
             sides = [parent.left, *_others(parent)]
             if any(side is not node and flow.value(side).place.is_there for side in sides):
                 return True
-    at = [n for n, p in enumerate(function.positional) if p.name.value == name]
-    for call in calls_of(flow, function):
-        shift = 1 if function.cls is not None else 0
-        given = [a.value for a in call.args if a.keyword is not None and a.keyword.value == name]
-        unnamed = [a.value for a in call.args if a.keyword is None and not a.star]
-        given += [unnamed[n - shift] for n in at if 0 <= n - shift < len(unnamed)]
-        if any(flow.value(each).kind == TENSOR and flow.value(each).place.is_there for each in given):
-            return True
-    return False
+    handed = (given for call in calls_of(flow, function) for given in handed_as(function, call, name))
+    return any(flow.value(each).kind == TENSOR and flow.value(each).place.is_there for each in handed)
+
+
+def handed_as(function: Function, call: cst.Call, name: str) -> list[cst.BaseExpression]:
+    """What a call of a function or method hands in for a parameter."""
+    unnamed = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
+    positions = [p.name.value for p in function.positional][1 if function.cls is not None else 0 :]
+    given = [value for position, value in zip(positions, unnamed, strict=False) if position == name]
+    return given + [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
 
 
 def _others(node: cst.BinaryOperation | cst.Comparison) -> list[cst.BaseExpression]:

@@ -21,13 +21,14 @@ from devlint.rules._places import origin_note
 from devlint.rules._reads import (
     READ_AS_NUMBERS,
     copies_in_turn,
+    handed_as,
     is_tied,
     kept_as,
     read_one_by_one,
     same_each_time,
     surely_there,
 )
-from devlint.rules._recurs import is_deprecated, reads, trains
+from devlint.rules._recurs import calls_of, is_deprecated, reads, trains
 from devlint.rules._switches import flags_of, is_left_out, may_be_on, tests_above
 from devlint.rules._training import above, runs_few_times
 
@@ -344,7 +345,16 @@ class HostSyncInLoop(Rule):
         used = any(
             n.attr.value in _OF_MODULES and dotted(n.value) == name.value for n in self.source.nodes_of(cst.Attribute)
         )
-        return not used and any(
+        if used:
+            return False
+        if function is not None and name.value in function.param_names:
+            # train(net, loader, make_objective(mode))
+            handed = (
+                given for call in calls_of(self.flow, function) for given in handed_as(function, call, name.value)
+            )
+            if any(isinstance(n, cst.Call | cst.Subscript) and self.flow.value(n).kind == UNKNOWN_KIND for n in handed):
+                return True
+        return any(
             isinstance(assign.value, cst.Call | cst.Subscript)
             and self.flow.function(assign) in (function, None)
             and any(dotted(target.target) == name.value for target in assign.targets)
