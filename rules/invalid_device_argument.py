@@ -209,8 +209,17 @@ class InvalidDeviceArgument(Rule):
                 node,
                 f"`{short(self.code(node.func))}` makes host tensors only, and refuses `{short(self.code(arg))}`",
                 fix=self._without_legacy(node, name),
-                tentative=self.flow.default_type_set,  # once that is one of CUDA's, it makes tensors there
+                # once that is one of CUDA's, it makes tensors there
+                tentative=self.flow.default_type_set or self._is_for_batches(node),
             )
+
+    def _is_for_batches(self, node: cst.Call) -> bool:
+        """``class Collator: def __call__(self, rows): torch.Tensor(marks, device=rows[0].device)``, on the host."""
+        function = self.flow.function(node)
+        if function is None:
+            return False
+        collates = function.name == "__call__" and function.cls is not None and not function.cls.is_module
+        return collates or "collate" in function.name
 
     def _is_for_type_checker(self, node: cst.Call) -> bool:
         """``x: Tensor[float32, L[2]] = Tensor(2, device="cuda")``: torch's own takes no arguments, so that this never
@@ -352,6 +361,8 @@ class InvalidDeviceArgument(Rule):
             return
         if not (numbers_device(left.value) or names_device(left.value)) or not self._is_optional_number(left):
             return
+        if not any(name.partition(".")[0] == "torch" for name in self.flow.scope.imports.values()):
+            return  # Resource(cpu=4, gpu=gpu or DEFAULT_GPU): how many of them are asked for
         # gpu or 0  gives what is meant; if gpu or index:  is no number
         if isinstance(node.right, cst.Integer) or isinstance(self.parent(node), cst.If | cst.IfExp | cst.While):
             return

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.arrays import WRONG_ANSWERS
 from devlint.flow.facts import ArrayUse
 from devlint.flow.hypothesis import LOSS_NAME
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.value import TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note, where
 from devlint.rules._shown import is_surely_there
+from devlint.rules._switches import tests_above
 
 _TENSORS_OF_ARRAYS = frozenset({"torch.from_numpy", "torch.tensor", "torch.as_tensor", "torch.asarray"})
 
@@ -66,6 +68,8 @@ class NumpyOnDeviceTensor(Rule):
     its callers may have turned them off. Functions that read no values (`np.shape`, `np.squeeze`) are silent.
     Tentative for what a function was handed, unless that is a model which the file hands moved inputs, and for a device
     that is an argument (`device=None`) which no call in the file gives.
+    Tentative, too, for an entry of a record (`results[env_id]`), which may be an array, and where the other branch of a
+    test brings the tensor to the host first.
 
     ## References
     - [torch.Tensor.numpy](https://pytorch.org/docs/stable/generated/torch.Tensor.numpy.html)
@@ -114,10 +118,29 @@ class NumpyOnDeviceTensor(Rule):
             also=f"{what} cannot read `{name}` either",
             notes=notes,
             fix=self._fix(use) if is_tensor and not self._goes_back(use.node) else None,
-            tentative=use.value.place.is_there and not is_surely_there(self, node, use.value),
+            tentative=(use.value.place.is_there and not is_surely_there(self, node, use.value))
+            or self._is_entry(use.operand)
+            or self._is_brought_beside(use.node),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )
+
+    def _is_entry(self, node: cst.BaseExpression) -> bool:
+        """``results[env_id]``: somebody's record, of which some entries may be arrays already."""
+        if not isinstance(node, cst.Subscript) or self.flow.value(node.value).kind == TENSOR:
+            return False
+        return any(isinstance(item.slice, cst.Index) and isinstance(item.slice.value, cst.Name) for item in node.slice)
+
+    def _is_brought_beside(self, node: cst.CSTNode) -> bool:
+        """``if self.device_id == -1: y = out.numpy()``, ``else: y = out.cpu().numpy()``: the test tells them apart."""
+        for _, branch, holds in tests_above(self, node):
+            statement = self.parent(branch)
+            beside = (statement.orelse if holds else statement.body) if isinstance(statement, cst.If) else None
+            if beside is not None and any(
+                isinstance(n, cst.Call) and called_name(n) == "cpu" for n in tree.walk(beside)
+            ):
+                return True
+        return False
 
     def _goes_back(self, node: cst.CSTNode) -> bool:
         """``torch.from_numpy(out.detach().numpy())``: with `.cpu()` it would stay on the host."""
