@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from devlint.mentions import ALL_FILES, QUESTIONS, TOO_MANY, Mentions, says
+from devlint.mentions import ALL_FILES, QUESTIONS, TOO_MANY, Mentions, folder_below, says
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.state import digest, is_settled, state
 
@@ -449,10 +449,8 @@ class View:
 
     def redirects(self) -> bool:
         """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""
-        whole = self.index.all_files(self.path)
-        folder = os.path.relpath(self.path, os.path.dirname(whole)).partition(os.sep)[0] if whole else ""
-        in_root = os.path.dirname(self.path) == os.path.dirname(whole)
-        return self.some_file_says(f"redirects {'' if in_root else folder}") is True
+        root = os.path.dirname(self.index.all_files(self.path))
+        return self.some_file_says(f"redirects {folder_below(root, self.path)}") is True
 
     def is_in_package(self) -> bool:
         """Whether the file is a part of a package, which others import, and not a script."""
@@ -465,7 +463,7 @@ class View:
         level = len(package) - len(name)
         folder = roots[0]
         if level:
-            folder = os.path.normpath(os.path.join(os.path.dirname(self.path), *[".."] * (level - 1)))
+            folder = _folder_of(self.path, level)
         elif name.partition(".")[0] != os.path.relpath(self.path, folder).partition(os.sep)[0]:
             return False
         self.facts |= facts
@@ -541,9 +539,7 @@ class View:
         level = len(qualified) - len(name)
         parts = name.split(".")
         if level:
-            folder = os.path.dirname(path)
-            for _ in range(level - 1):
-                folder = os.path.dirname(folder)
+            folder = _folder_of(path, level)
             if not name:
                 return None
             if self._ask(folder, "entry __init__") == "file":
@@ -606,9 +602,7 @@ class View:
         name = package.lstrip(".")
         level = len(package) - len(name)
         if level:
-            folder = os.path.dirname(path)
-            for _ in range(level - 1):
-                folder = os.path.dirname(folder)
+            folder = _folder_of(path, level)
             folders: tuple[str, ...] = (folder,)
         else:
             if name.partition(".")[0] in _OUTSIDE:
@@ -640,6 +634,13 @@ class View:
                     names += self._exports(inner, seen)
             self.facts |= there.facts
         return names
+
+
+def _folder_of(path: str, level: int) -> str:
+    """The folder in which a relative import of so many dots looks."""
+    for _ in range(level):
+        path = os.path.dirname(path)
+    return path
 
 
 def _project_root(folder: str) -> str:

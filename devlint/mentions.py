@@ -55,13 +55,8 @@ class Mentions:
             return TOO_MANY
         what, _, folder = question.partition(" ")
         if what == "redirects":
-            files = [path for path in files if path.endswith(_CODE) and self.folder_of(path) in ("", folder)]
-        return next((path for path in files if _says(path, question)), "")
-
-    def folder_of(self, path: str) -> str:
-        """The folder of the root that holds a file below it; empty for one in the root itself."""
-        folder, _, rest = path[len(self._root) :].lstrip(os.sep).partition(os.sep)
-        return folder if rest else ""
+            files = [path for path in files if path.endswith(_CODE) and folder_below(self._root, path) in ("", folder)]
+        return next((path for path in files if says(_read(path), path, question)), "")
 
     @property
     def files(self) -> list[str]:
@@ -83,7 +78,13 @@ def _walk(root: str) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in names if name.endswith((*_CODE, *_BESIDES)))
 
 
-def read(path: str) -> bytes:
+def folder_below(root: str, path: str) -> str:
+    """The folder right below a root that holds a file; empty for one in the root itself."""
+    folder, _, rest = path[len(root) :].lstrip(os.sep).partition(os.sep)
+    return folder if rest else ""
+
+
+def _read(path: str) -> bytes:
     """What a file holds; nothing where it cannot be read or holds data."""
     try:
         with open(path, "rb") as file:
@@ -91,10 +92,6 @@ def read(path: str) -> bytes:
             return file.read() if size <= _LARGEST.get(os.path.splitext(path)[1], _LARGEST_OF_OTHERS) else b""
     except OSError:
         return b""  # who checks it says so
-
-
-def _says(path: str, question: str) -> bool:
-    return says(read(path), path, question)
 
 
 def says(raw: bytes, path: str, question: str) -> bool:

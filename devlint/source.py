@@ -28,6 +28,7 @@ from devlint.finding import Span
 _RECURSION_LIMIT = 20_000
 
 Node = TypeVar("Node", bound=cst.CSTNode)
+Definition = cst.FunctionDef | cst.ClassDef
 
 # What LibCST may drop, or write in another way than the text has it.
 _DROPPED = re.compile(r"[\r\f]|\\\n")
@@ -81,6 +82,14 @@ class Source:
     def nodes_of(self, kind: type[Node]) -> list[Node]:
         """All nodes of exactly that LibCST class, in source order."""
         return cast("list[Node]", self.nodes.get(kind, []))
+
+    def definitions(self, node: cst.CSTNode) -> Iterator[Definition]:
+        """The functions and classes that a node stands in, or is, the innermost first."""
+        current: cst.CSTNode | None = node
+        while current is not None:
+            if isinstance(current, Definition):
+                yield current
+            current = self.parents.get(current)
 
     def code(self, node: cst.CSTNode) -> str:
         """The node's source text without its own outer parentheses."""

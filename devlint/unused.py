@@ -15,14 +15,12 @@ from devlint.flow.names import dotted, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
 from devlint.mentions import named_at
+from devlint.source import Definition
 from devlint.testcode import is_test_file
 
 if TYPE_CHECKING:
     from devlint.flow import Flow
     from devlint.index import View
-    from devlint.source import Source
-
-Definition = cst.FunctionDef | cst.ClassDef
 
 #: Decorators that call nothing and register nothing.
 _PLAIN = frozenset(
@@ -49,7 +47,7 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     Only of files in packages: a script is run by its path, and what stands alone may be on its way to somewhere.
     """
     view = flow.project
-    definitions = _around(flow.source, node)
+    definitions = [*flow.source.definitions(node)][::-1]  # the outermost first
     if view is None or not definitions or is_test_file(view.path) or not view.is_in_package():
         return False
     if _cannot_be_imported(flow, view):
@@ -57,12 +55,12 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     if _COMMANDS_OF_ALL in flow.source.text:
         return False
     top = definitions[0]
-    if not _is_named(flow, top, {top}):
+    if not _is_named(flow, view, top, {top}):
         return True
     if len(definitions) < 2 or not isinstance(top, cst.ClassDef):
         return False
     method = definitions[1]
-    return isinstance(method, cst.FunctionDef) and _is_unused_method(flow, top, method)
+    return isinstance(method, cst.FunctionDef) and _is_unused_method(flow, view, top, method)
 
 
 def _cannot_be_imported(flow: Flow, view: View) -> bool:
@@ -79,7 +77,7 @@ def _cannot_be_imported(flow: Flow, view: View) -> bool:
     return missing > 1
 
 
-def _is_named(flow: Flow, top: Definition, asked: set[Definition]) -> bool:
+def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -> bool:
     """Whether a definition is named in main code of its file, in another file, or in a definition of which that holds.
 
     ``asked``: definitions that do not count as naming it.
@@ -94,45 +92,32 @@ def _is_named(flow: Flow, top: Definition, asked: set[Definition]) -> bool:
             return True
         if by not in asked:
             asked.add(by)
-            if _is_named(flow, by, asked):
+            if _is_named(flow, view, by, asked):
                 return True
-    return (
-        flow.project is None or flow.project.some_file_says(f"imports {_stem(flow.project.path)} {name}") is not False
-    )
+    return view.some_file_says(f"imports {_stem(view.path)} {name}") is not False
 
 
-def _is_unused_method(flow: Flow, cls: cst.ClassDef, method: cst.FunctionDef) -> bool:
+def _is_unused_method(flow: Flow, view: View, cls: cst.ClassDef, method: cst.FunctionDef) -> bool:
     name = method.name.value
     if _is_marked(method) or name in _CALLED_BY_NAME or (name.startswith("__") and name.endswith("__")):
         return False
-    if flow.project is None or any(_calls_others(base) for base in _outside_bases(flow, cls)):
+    if any(_calls_others(base) for base in _outside_bases(flow, view, cls)):
         return False
-    return flow.project.some_file_says(f"uses {name}") is False
+    return view.some_file_says(f"uses {name}") is False
 
 
 def _calls_others(base: str) -> bool:
     return base not in _CALL_NO_MORE and last_word(base) not in PLAIN_BASES
 
 
-def _outside_bases(flow: Flow, node: cst.ClassDef) -> set[str]:
+def _outside_bases(flow: Flow, view: View, node: cst.ClassDef) -> set[str]:
     """The classes of other packages that a class descends from."""
     found: set[str] = set()
     for cls in flow.scope.classes[node].lineage:
         found.update(set(cls.bases) - set(cls.project_bases) - {base.name for base in cls.local_bases})
         for base in cls.project_bases:
-            found |= flow.project.ancestry(base).outside if flow.project is not None else {base}
+            found |= view.ancestry(base).outside
     return found
-
-
-def _around(source: Source, node: cst.CSTNode) -> list[Definition]:
-    """The functions and classes that hold a node, the outermost first."""
-    found: list[Definition] = []
-    current: cst.CSTNode | None = node
-    while current is not None:
-        if isinstance(current, Definition):
-            found.append(current)
-        current = source.parents.get(current)
-    return found[::-1]
 
 
 def _is_marked(definition: Definition) -> bool:

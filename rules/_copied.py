@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 
 import libcst as cst
@@ -18,8 +18,6 @@ from devlint.testcode import near
 _COPIED = re.compile(
     r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed|modified|ported)( \w+){0,3} from\b", re.IGNORECASE
 )
-#: `# Copyright (c) https://github.com/someone/project`, a holder who is another project
-_HELD = re.compile(r"#\W*copyright\W*(\(c\))?[\W\d]*https?://github\.com/[\w.-]+/([\w.-]+)", re.IGNORECASE)
 #: `# original code from: other/net.py`, `# This module is from [Other](https://...)`
 _FROM = re.compile(r"#\W*(\w+\W+){0,3}(code|module|file|model|implementation)( is| was| comes)? from\b", re.IGNORECASE)
 #: A place in another repository, but for a thread that one reads there.
@@ -35,26 +33,15 @@ _REGION = re.compile(r"#\s*region\s+(\w+)", re.IGNORECASE)
 
 def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether what is changed there comes back, or is lost on the way: one keeps such code as its model has it."""
-    definitions = list(_definitions(rule, node))
+    definitions = list(rule.source.definitions(node))
     names = {each.name.value for each in definitions}
     return (
         _OF_OTHERS.search("/".join(near(rule.source.path))) is not None
         or any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
         or _names_another(rule)
-        or any(
-            _speaks_of(rule, text, names) or _is_of_another(rule, text) for text in _comments(rule.source.module.header)
-        )
+        or any(_speaks_of(rule, text, names) for text in _comments(rule.source.module.header))
         or _is_in_copied_part(rule, node, names)
     )
-
-
-def _definitions(rule: Rule, node: cst.CSTNode) -> Iterator[cst.FunctionDef | cst.ClassDef]:
-    """The functions and classes that a node stands in."""
-    above: cst.CSTNode | None = node
-    while above is not None:
-        if isinstance(above, cst.FunctionDef | cst.ClassDef):
-            yield above
-        above = rule.parent(above)
 
 
 def _is_marked(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bool:
@@ -94,16 +81,6 @@ def _speaks_of(rule: Rule, text: str, names: set[str]) -> bool:
     known = {each.name.value for each in scope.functions} | {each.name.value for each in scope.classes}
     named = known & set(re.findall(r"\w+", text))
     return not named or bool(named & names)
-
-
-def _is_of_another(rule: Rule, text: str) -> bool:
-    """Whether a remark gives the rights to a project that neither the file's path nor its imports name."""
-    held = _HELD.match(text)
-    if held is None:
-        return False
-    packages = {name.partition(".")[0] for name in rule.flow.scope.imports.values()}
-    own = {_letters(name) for name in {*near(rule.source.path), *packages}}
-    return _letters(held[2].removesuffix(".git")) not in own
 
 
 def _names_another(rule: Rule) -> bool:

@@ -16,6 +16,7 @@ from devlint.flow.loops import Loop, holder, loop_of, runs_sometimes
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR, THING
+from devlint.rules._arguments import handed_in
 from devlint.rules._recurs import calls_of
 
 #: Waits for single numbers, in the words of the flow: not for the bytes of a copy.
@@ -60,16 +61,9 @@ def _is_tensor_by_use(flow: Flow, function: Function, name: str) -> bool:
             sides = [parent.left, *_others(parent)]
             if any(side is not node and flow.value(side).place.is_there for side in sides):
                 return True
-    handed = (given for call in calls_of(flow, function) for given in handed_as(function, call, name))
-    return any(flow.value(each).kind == TENSOR and flow.value(each).place.is_there for each in handed)
-
-
-def handed_as(function: Function, call: cst.Call, name: str) -> list[cst.BaseExpression]:
-    """What a call of a function or method hands in for a parameter."""
-    unnamed = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
-    positions = [p.name.value for p in function.positional][1 if function.cls is not None else 0 :]
-    given = [value for position, value in zip(positions, unnamed, strict=False) if position == name]
-    return given + [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
+    handed = (handed_in(call, function, name) for call in calls_of(flow, function))
+    values = (flow.value(given) for given in handed if given is not None)
+    return any(value.is_tensor and value.place.is_there for value in values)
 
 
 def _others(node: cst.BinaryOperation | cst.Comparison) -> list[cst.BaseExpression]:

@@ -14,7 +14,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import dotted, last_word, target_names
+from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import Function
 from devlint.flow.steps import is_under_test
@@ -279,10 +279,7 @@ def _may_be_there(rule: Rule, call: cst.Call, given: cst.BaseExpression) -> bool
 
 def _assigned(rule: Rule, name: str) -> Iterator[cst.Assign]:
     for assign in rule.source.nodes_of(cst.Assign):
-        names: set[str] = set()
-        for target in assign.targets:
-            target_names(target.target, names)
-        if name in names:
+        if name in names_bound(*(target.target for target in assign.targets)):
             yield assign
 
 

@@ -217,16 +217,11 @@ class DiscardedMove(Rule):
 
     def _is_skipped(self, node: cst.CSTNode) -> bool:
         """Whether the test, or the class of tests, never runs: ``@unittest.skip("broken")``"""
-        above = self.parent(node)
-        while above is not None:
-            if isinstance(above, cst.FunctionDef | cst.ClassDef) and any(
-                self.flow.scope.qualified(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator)
-                in _SKIPS
-                for d in above.decorators
-            ):
-                return True
-            above = self.parent(above)
-        return False
+        return any(
+            self.flow.scope.qualified(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) in _SKIPS
+            for definition in self.source.definitions(node)
+            for d in definition.decorators
+        )
 
     # fix ----------------------------------------------------------------------------------------
 

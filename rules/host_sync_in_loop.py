@@ -15,13 +15,13 @@ from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
+from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note
 from devlint.rules._reads import (
     READ_AS_NUMBERS,
     copies_in_turn,
-    handed_as,
     is_tied,
     kept_as,
     read_one_by_one,
@@ -349,9 +349,7 @@ class HostSyncInLoop(Rule):
             return False
         if function is not None and name.value in function.param_names:
             # train(net, loader, make_objective(mode))
-            handed = (
-                given for call in calls_of(self.flow, function) for given in handed_as(function, call, name.value)
-            )
+            handed = (handed_in(call, function, name.value) for call in calls_of(self.flow, function))
             if any(isinstance(n, cst.Call | cst.Subscript) and self.flow.value(n).kind == UNKNOWN_KIND for n in handed):
                 return True
         return any(

@@ -74,7 +74,7 @@ class InvalidDeviceArgument(Rule):
 
     Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
     that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
-    file that sets the default tensor type, since they make others then.
+    file that sets the default tensor type, since they make others then, and in what puts batches together on the host.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)

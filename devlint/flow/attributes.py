@@ -76,9 +76,8 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
             return HOST_DATA
         if known == "tensor":
             tracked = False if attr in ("data", "grad") else base.tracked
-            ref = (
-                None if base.ref in ("parameter", "buffer", OF_LAYER) else base.ref
-            )  # layer.weight.T is registered nowhere
+            # layer.weight.T is registered nowhere
+            ref = None if base.ref in ("parameter", "buffer", OF_LAYER) else base.ref
             return base.but(grad=False, obj=None, tracked=tracked, ref=ref)
         if kind == THING and base.ref != "moved" and base.text != ELEMENT:  # for image in images: image.history
             return base if attr != "keys" else UNKNOWN

@@ -287,7 +287,7 @@ def operate(
     if a == DATA and (b == DATA or type(left_node) is cst.List):
         return HOST_DATA
     if a == DATA and left.text is not None and operator is cst.Add:
-        return Value(DATA, HOST_DATA.place, text="cuda") if left.text.startswith("cuda") else HOST_DATA
+        return _text_with(frame, left, right_node, right)
     return UNKNOWN
 
 
