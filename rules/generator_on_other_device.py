@@ -5,7 +5,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import is_true
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.place import DIFFERENT, HOST, Place, from_string, relation
 from devlint.flow.scope import Function
 from devlint.flow.value import DEVICE, GENERATOR, NONE, Value
@@ -167,8 +167,8 @@ class GeneratorOnOtherDevice(Rule):
             return  # torch.randn(shape, generator=generator, device="cpu")  says where the generator is
         func = self.parent(node)
         call = self.parent(func) if isinstance(func, cst.Attribute) else None
-        move = self.flow.move(call) if call is not None else None
-        if move is None or move.target.kind not in ("device", "fixed", "param"):
+        target = self._moved_to(call) if isinstance(call, cst.Call) else None
+        if target is None:
             return
         param = next(param for param in function.params if param.name.value == name)
         said = self.code(param.annotation) if param.annotation is not None else ""
@@ -176,10 +176,21 @@ class GeneratorOnOtherDevice(Rule):
         edit = self.add_argument(node, f"device={name}.device" + f" if {name} is not None else None" * may_be_none)
         self.report(
             node,
-            f"`{name}` is handed in, and one that is on {where(move.target)} cannot draw on the host",
+            f"`{name}` is handed in, and one that is on {target} cannot draw on the host",
             fix=self.fix("draw where the generator is", edit, safe=False) if edit is not None else None,
             tentative=True,  # callers may have none, or one on the host
         )
+
+    def _moved_to(self, call: cst.Call) -> str | None:
+        """Where a call brings what was drawn, in words; the host, and what is no device for sure, are ``None``."""
+        move = self.flow.move(call)
+        if move is not None and move.target.kind in ("device", "fixed", "param"):
+            return where(move.target)
+        if called_name(call) != "to" or not call.args:
+            return None
+        # there = x.device if torch.is_tensor(x) else "cpu"; noise.to(there)  which of both is not known
+        given = self.flow.value(call.args[0].value)
+        return where(Place("device", "")) if given.kind == DEVICE and not given.place.is_known else None
 
     def _only_called_here(self, function: Function) -> bool:
         """Whether the file has a use for the function itself."""
