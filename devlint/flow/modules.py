@@ -274,7 +274,9 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     if module.place.is_there and module.text != MOVES_ITS_INPUTS and not frame.scope.wraps_models:
         # a module of unknown make that was moved; sequence lengths stay on the host for packing
         for operand, value in operands if module.text is None else operands[:1]:
-            if value.kind == TENSOR and value.place.is_host and not _is_length(frame.key(operand)):
+            if value.kind != TENSOR or not value.place.is_host or value.zero is not False:
+                continue  # self.seen(torch.tensor(count))   what has no dimensions may be added to anything
+            if not _is_length(frame.key(operand)):
                 frame.met(node, "a call of the module", (operand, value), (node.func, module))
     elif module.place.kind == "param" and operands and operands[0][1].kind == TENSOR:
         frame.constrain((node.func, module), operands[0])
