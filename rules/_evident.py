@@ -10,7 +10,7 @@ from devlint.flow.facts import Move
 from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted
 from devlint.flow.value import TENSOR, UNKNOWN_KIND
-from devlint.flow.waiting import is_constant, waits
+from devlint.flow.waiting import waits
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._exports import is_of_export
@@ -25,8 +25,6 @@ _SIZES_OF_MUCH = 3
 _FEW_TURNS = 100
 #: What gives one value of many, which a test then waits for.
 _SUMMARIES = frozenset("max min amax amin sum any all equal allclose isclose mean count_nonzero".split())
-#: What makes a tensor of Python's or numpy's data.
-_OF_DATA = frozenset("torch.tensor torch.as_tensor torch.from_numpy torch.asarray torch.Tensor".split())
 
 
 def is_evident(rule: Rule, move: Move, made: Made) -> bool:
@@ -181,7 +179,7 @@ def _waits_beside(rule: Rule, node: cst.CSTNode) -> bool:
 
 def _waits_at(rule: Rule, node: cst.BaseExpression) -> bool:
     flow = rule.flow
-    if waits(flow, node, needed=True) or reads(flow, node) or _brings_data(rule, node) or _asks_values(rule, node):
+    if waits(flow, node, needed=True) or reads(flow, node) or _brings_words(rule, node) or _asks_values(rule, node):
         return True
     # stream.synchronize()
     return isinstance(node, cst.Call) and (called_name(node) == "synchronize" or _counts_up_to_value(rule, node))
@@ -227,22 +225,14 @@ def _asks_values(rule: Rule, node: cst.BaseExpression) -> bool:
     return isinstance(above, cst.Assert | cst.If | cst.While) and above.test is child
 
 
-def _brings_data(rule: Rule, node: cst.BaseExpression) -> bool:
-    """`torch.from_numpy(rows).to(device)`, `tokenizer(words, return_tensors="pt")`: data that only the host has."""
+def _brings_words(rule: Rule, node: cst.BaseExpression) -> bool:
+    """`tokenizer(words, return_tensors="pt")`, or a call of what does so: data that only the host has."""
     if not isinstance(node, cst.Call):
         return False
     if _reads_words(node):
         return True
     called = function_of(rule.flow, node)
-    if called is not None and any(isinstance(n, cst.Call) and _reads_words(n) for n in _inside(called.node.body)):
-        return True
-    move = rule.flow.facts.moves.get(node)
-    if move is None or not move.target.is_there or not isinstance(move.value.origin, cst.Call):
-        return False
-    made = move.value.origin
-    if not move.value.place.is_host or rule.flow.name_of(made) not in _OF_DATA:
-        return False
-    return not made.args or not is_constant(made.args[0].value)
+    return called is not None and any(isinstance(n, cst.Call) and _reads_words(n) for n in _inside(called.node.body))
 
 
 def _reads_words(call: cst.Call) -> bool:

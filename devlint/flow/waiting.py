@@ -10,9 +10,9 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import steps
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted
+from devlint.flow.names import annotation_names, called_name, dotted, last_word
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.value import HOST_DATA, INSTANCE, MODULE, TENSOR, UNKNOWN_KIND
+from devlint.flow.value import DATA, HOST_DATA, INSTANCE, LIST, MODULE, TENSOR, UNKNOWN_KIND, Value
 
 if TYPE_CHECKING:
     from devlint.flow import Flow
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _FINDING = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
 #: Functions that answer a question about values, or size what they give by the largest of them.
 _ASKING = frozenset({"allclose", "bincount", "equal", "is_nonzero"})
+#: What makes a tensor of Python's or numpy's data.
+_OF_DATA = frozenset("torch.tensor torch.as_tensor torch.from_numpy torch.asarray torch.Tensor".split())
 #: Reads that some code does not make: text that nobody may look at, a size that is known.
 _PERHAPS = frozenset({"format", "print", "in"})
 #: Factories that read sizes, bounds and what they fill with: ``torch.arange(torch.max(x) + 1)``.
@@ -156,6 +158,8 @@ def needs_wait_at(flow: Flow, node: cst.BaseExpression) -> bool:
         return False
     if _copies_data(flow, node):
         return not is_constant(node.args[0].value)
+    if _brings_data(flow, node) or _spreads_by_tensor(flow, node):
+        return True
     name = flow.name_of(node)
     if name.startswith("torch.distributions."):
         return _validates(node) and any(_may_be_there(flow, arg.value) for arg in node.args)
@@ -164,7 +168,10 @@ def needs_wait_at(flow: Flow, node: cst.BaseExpression) -> bool:
         if name[6:] in _SIZED:
             return any(_is_there(flow, arg.value) for arg in node.args)
         looks = (
-            name[6:] in _FINDING | _ASKING or name in table.CHECKED_FUNCTIONS or _draws_without_replacement(node, name)
+            name[6:] in _FINDING | _ASKING
+            or name in table.CHECKED_FUNCTIONS
+            or _draws_without_replacement(node, name)
+            or (name == "torch.where" and len(node.args) == 1)
         )
         return looks and not given.place.is_host and not given.is_data
     return isinstance(node.func, cst.Attribute) and _method_waits(flow, node, node.func)
@@ -182,9 +189,9 @@ def _method_waits(flow: Flow, node: cst.Call, func: cst.Attribute) -> bool:
         # self.normal.cdf(x)   looks whether `x` is a possible outcome
         is_project = isinstance(receiver.ref, Class)
         return not is_project and _is_there(flow, node.args[0].value) and not _built_unchecked(flow, func.value)
-    if node.args or receiver.kind not in (TENSOR, UNKNOWN_KIND) or receiver.place.is_host:
+    if receiver.kind not in (TENSOR, UNKNOWN_KIND) or receiver.place.is_host:
         return False
-    return name in table.EXPLICIT_WAITS | _FINDING
+    return name == "masked_select" or (not node.args and name in table.EXPLICIT_WAITS | _FINDING)
 
 
 def _is_there(flow: Flow, node: cst.BaseExpression) -> bool:
@@ -239,8 +246,11 @@ def _is_part_of_an_argument(flow: Flow, node: cst.Subscript) -> bool:
 
 def _picks_by_table(flow: Flow, node: cst.Subscript) -> bool:
     """``x[:, [2, 1, 0]]``, ``x[rows]``: indices that are on the host are copied to where the tensor is."""
-    return _is_there(flow, node.value) and any(
-        isinstance(item.slice, cst.Index) and _is_table(flow, item.slice.value) for item in node.slice
+    held = flow.value(node.value)
+    return (
+        held.holds_tensors
+        and not held.place.is_host
+        and any(isinstance(item.slice, cst.Index) and _is_table(flow, item.slice.value) for item in node.slice)
     )
 
 
@@ -248,7 +258,73 @@ def _is_table(flow: Flow, node: cst.BaseExpression) -> bool:
     value = flow.value(node)
     if value.kind == TENSOR and value.place.is_host and value.zero is False:
         return True
-    return isinstance(node, cst.List | cst.ListComp) or (isinstance(node, cst.Call) and dotted(node.func) == "list")
+    if isinstance(node, cst.List | cst.ListComp) or (isinstance(node, cst.Call) and dotted(node.func) == "list"):
+        return True
+    if value.kind == LIST:
+        return isinstance(value.items, Value) and value.items.is_data
+    return (
+        isinstance(node, cst.Name)
+        and value.kind in (DATA, UNKNOWN_KIND)
+        and (_is_declared_list(flow, node) or any(_gives_list(bound) for bound in _bound_to(flow, node)))
+    )
+
+
+def _is_declared_list(flow: Flow, node: cst.Name) -> bool:
+    """``def pick(self, x, rows: list[int] | None = None):``"""
+    function = flow.function(node)
+    return function is not None and any(
+        last_word(name) in ("list[]", "List[]", "Sequence[]", "list", "List")
+        for param in function.params
+        if param.name.value == node.value and param.annotation is not None
+        for name in annotation_names(param.annotation.annotation)
+    )
+
+
+def _gives_list(node: cst.BaseExpression) -> bool:
+    """``list(range(n))``, ``found.tolist()``"""
+    return isinstance(node, cst.Call) and (dotted(node.func) == "list" or called_name(node) == "tolist")
+
+
+def _bound_to(flow: Flow, node: cst.Name) -> Iterator[cst.BaseExpression]:
+    """What the function binds a name to."""
+    function, parents = flow.function(node), flow.source.parents
+    for name in flow.source.nodes_of(cst.Name):
+        target = parents[name] if name.value == node.value else None
+        assign = parents[target] if isinstance(target, cst.AssignTarget) else None
+        if isinstance(assign, cst.Assign) and flow.function(name) is function:
+            yield assign.value
+
+
+def _brings_data(flow: Flow, node: cst.Call) -> bool:
+    """``torch.tensor([step]).to(device)``, ``torch.from_numpy(rows).cuda()``: what only the host has."""
+    move = flow.facts.moves.get(node)
+    if move is None or not move.value.place.is_host or move.non_blocking is True:
+        return False
+    made = move.value.origin
+    if not isinstance(made, cst.Call) or not (move.target.is_there or move.target.kind == "param"):
+        return False
+    return flow.name_of(made) in _OF_DATA and not (made.args and is_constant(made.args[0].value))
+
+
+def _spreads_by_tensor(flow: Flow, node: cst.Call) -> bool:
+    """``x.repeat_interleave(counts, dim=0)``: the host reads how many that makes unless ``output_size=`` says it."""
+    if called_name(node) != "repeat_interleave" or any(
+        arg.keyword is not None and arg.keyword.value == "output_size" for arg in node.args
+    ):
+        return False
+    given = [arg.value for arg in node.args if arg.keyword is None or arg.keyword.value == "repeats"]
+    if flow.name_of(node) == "torch.repeat_interleave":
+        given = given[1:] or given
+    repeats = given[0] if given else None
+    if repeats is None or flow.value(repeats).kind != UNKNOWN_KIND:
+        return repeats is not None and _is_there(flow, repeats)
+    # counts = graph.batch_num_nodes()   and not   def spread(x, beams): return x.repeat_interleave(beams, 0)
+    asked = [repeats, *(_bound_to(flow, repeats) if isinstance(repeats, cst.Name) else ())]
+    return any(_asks_an_object(n) for value in asked for n in tree.walk(value))
+
+
+def _asks_an_object(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args
 
 
 def _copies_data(flow: Flow, node: cst.Call) -> bool:
