@@ -102,8 +102,7 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
         lap(f"rule {name}")
     findings = suppress.apply(source, findings, enabled, unused=UNUSED_IGNORE in enabled)
     if TENTATIVE not in enabled:  # after the comments: one that silences a tentative finding is no useless one
-        groups = {name: kind.group for name, kind in discover().items()}
-        findings = [f for f in findings if f.group == groups.get(f.rule, f.group)]
+        findings = [f for f in findings if not f.tentative]
     findings.sort(key=lambda f: (f.span, f.rule, f.message))
     used = flow.used
     flow.let_go()

@@ -29,7 +29,7 @@ QUIET_IN_TESTS = frozenset({"performance", "memory"})
 
 #: Findings that no rule class makes: they are about the file, not about torch. Name -> group and level.
 SYNTAX_ERROR, UNUSED_IGNORE, INTERNAL_ERROR = "syntax-error", "unused-ignore", "internal-error"
-#: What turns on the findings of rules outside of the nursery that rest on little evidence (``Rule.report``).
+#: What turns on the findings that rest on little evidence (``Rule.report``).
 TENTATIVE = "tentative"
 BUILT_IN: dict[str, tuple[str, str]] = {
     SYNTAX_ERROR: ("correctness", "error"),
@@ -90,7 +90,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: the rule that saw it, where, and what to do; ``measured`` is of one run, and never cached."""
+    """One fault: the rule that saw it, where, and what to do.
+
+    ``tentative``: what is known allows the fault and does not show it. ``measured`` is of one run, and never cached.
+    """
 
     rule: str
     group: str
@@ -99,6 +102,7 @@ class Finding:
     span: Span
     notes: tuple[Note, ...] = ()
     fix: Fix | None = None
+    tentative: bool = False
     measured: Measured | None = field(default=None, compare=False)
 
     @property
@@ -117,12 +121,13 @@ class Finding:
             _span_data(self.span),
             [[n.message, _span_data(n.span), n.path] for n in self.notes],
             None if fix is None else [fix.title, fix.safe, [[_span_data(e.span), e.content] for e in fix.edits]],
+            self.tentative,
         ]
 
     @classmethod
     def from_data(cls, data: list[Any]) -> Finding:
         """The inverse of :meth:`to_data`; raises ``ValueError`` or ``TypeError`` on data of another shape."""
-        rule, group, level, message, span, notes, fix = data
+        rule, group, level, message, span, notes, fix, tentative = data
         return cls(
             rule,
             group,
@@ -131,6 +136,7 @@ class Finding:
             Span(*span),
             tuple(Note(m, Span(*s), p) for m, s, p in notes),
             None if fix is None else Fix(fix[0], fix[1], tuple(Edit(Span(*s), c) for s, c in fix[2])),
+            tentative,
         )
 
 

@@ -92,8 +92,9 @@ class Rule:
             fix = None
         span, told = self.source.span(node), tuple(notes)
         told += self._learned_elsewhere(node, span, told)
-        group = "nursery" if tentative or self._is_doubtful_here(node) else self.group
-        finding = Finding(self.name, group, GROUPS[group], message, span, told, fix)
+        tentative = tentative or self._is_doubtful_here(node)
+        group = "nursery" if tentative else self.group
+        finding = Finding(self.name, group, GROUPS[group], message, span, told, fix, tentative)
         self._findings[finding] = None
 
     def _is_doubtful_here(self, node: cst.CSTNode) -> bool:

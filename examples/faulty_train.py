@@ -64,7 +64,7 @@ def evaluate(model, loader, device):
         mixed = inputs.device == "cuda"
         with torch.autocast("cuda", enabled=mixed):
             predicted.append(model(inputs).argmax(dim=1))
-    return np.bincount(torch.cat(predicted).numpy(), minlength=CLASSES)
+    return np.bincount(torch.cat(predicted).cpu().numpy(), minlength=CLASSES)
 
 
 def main():

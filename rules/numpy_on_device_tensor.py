@@ -70,12 +70,14 @@ class NumpyOnDeviceTensor(Rule):
     that is an argument (`device=None`) which no call in the file gives.
     Tentative, too, for an entry of a record (`results[env_id]`), which may be an array, and where the other branch of a
     test brings the tensor to the host first.
+    In the nursery: of 19 findings in five samples of repositories that nobody had tuned for, 2 were worth a change:
+    code that runs on a device every day has few such faults, and much that looks like one.
 
     ## References
     - [torch.Tensor.numpy](https://pytorch.org/docs/stable/generated/torch.Tensor.numpy.html)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
     raises = True
 

@@ -32,7 +32,7 @@ def toy_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three rules about names stand for all others: the habits of the command line do not depend on which rules exist.
 
     ``poor-name`` (performance): `poor` has a safe fix, `poorer` an unsafe one. ``fatal-name`` (correctness): `fatal`,
-    and tentatively `perhaps_fatal`. ``trial-name`` (nursery): `trial`.
+    and tentatively `perhaps_fatal`. ``trial-name`` (nursery): `trial`, and tentatively `perhaps_trial`.
     """
     import libcst as cst
 
@@ -58,8 +58,8 @@ def toy_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         group = "nursery"
 
         def visit_Name(self, node: cst.Name) -> None:
-            if node.value == "trial":
-                self.report(node, "`trial` is on trial")
+            if node.value in ("trial", "perhaps_trial"):
+                self.report(node, f"`{node.value}` is on trial", tentative=node.value != "trial")
 
     kinds: dict[str, type[rule.Rule]] = {kind.name: kind for kind in (FatalName, PoorName, TrialName)}
     built_in = {name: info for name, info in docs.rules().items() if info.path is None}

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from devlint import docs, engine
+from devlint import engine
 from devlint.config import Selection, Settings
 from devlint.decoding import line_starts
 from devlint.finding import Finding
@@ -68,7 +68,7 @@ class Marker:
 
     def meets(self, finding: Finding) -> bool:
         return (
-            (self.row, self.rule, self.tentative) == (finding.span.row, finding.rule, tentative(finding))
+            (self.row, self.rule, self.tentative) == (finding.span.row, finding.rule, finding.tentative)
             and self.safety in (None, safety(finding))
             and (self.text or "") in finding.message
         )
@@ -177,12 +177,6 @@ def safety(finding: Finding) -> str:
     return finding.fix.safety if finding.fix else "none"
 
 
-def tentative(finding: Finding) -> bool:
-    """Whether the rule has kept the finding for those who select ``tentative``."""
-    rule = docs.rules().get(finding.rule)
-    return rule is not None and finding.group != rule.group
-
-
 def check(fixture: Fixture, raw: bytes | None = None, rules: Collection[str] | None = None) -> list[Finding]:
     """The findings in the fixture (or in ``raw`` in its place) with its rules (or with ``rules``)."""
     raw = fixture.raw if raw is None else raw
@@ -201,7 +195,7 @@ def compare(fixture: Fixture, findings: list[Finding]) -> str:
         else:
             unexpected.remove(met)
     said = [(m.row, f"missing     {m}") for m in missing]
-    said += [(f.span.row, f"unexpected  {f.rule}{'?' * tentative(f)} [{safety(f)}] {f.message}") for f in unexpected]
+    said += [(f.span.row, f"unexpected  {f.rule}{'?' * f.tentative} [{safety(f)}] {f.message}") for f in unexpected]
     return _table(fixture, "findings and markers differ", said)
 
 

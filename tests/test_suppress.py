@@ -253,6 +253,14 @@ def test_a_tentative_finding_is_kept_back_and_a_comment_for_it_is_of_use() -> No
         assert left(f"x = perhaps_fatal  # devlint: ignore[{name}]") == []
 
 
+def test_a_rule_of_the_nursery_that_is_selected_by_its_name_keeps_back_what_is_tentative() -> None:
+    named = Settings(extend_select=("trial-name",))
+    said = "x = perhaps_trial + trial"
+    assert [f.message for f in check(said, named)] == ["`trial` is on trial"]
+    both = Settings(extend_select=("trial-name", "tentative"))
+    assert [f.message for f in check(said, both)] == ["`perhaps_trial` is on trial", "`trial` is on trial"]
+
+
 def test_the_comment_closest_to_the_line_is_the_one_that_is_used() -> None:
     text = "# devlint: ignore-file[fatal-name]\nx = fatal  # devlint: ignore[fatal-name]"
     assert left(text) == [(1, "unused-ignore")]
