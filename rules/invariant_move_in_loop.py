@@ -6,14 +6,17 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.invariance import bindings, same_every_time, target_stays
+from devlint.flow.invariance import MAKING, bindings, same_every_time, target_stays
 from devlint.flow.loops import Loop, runs_sometimes, working_loop
 from devlint.flow.place import Place
-from devlint.flow.value import MODULE, TENSOR
+from devlint.flow.value import ARRAY, LIST, MODULE, TENSOR, TUPLE
+from devlint.flow.waiting import call_waits, picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note, where
-from devlint.rules._recurs import reads_each_time
+from devlint.rules._recurs import in_stepping_loop, reads, reads_each_time, trains
+from devlint.rules._switches import is_switched_off
 
 
 class InvariantMoveInLoop(Rule):
@@ -70,8 +73,10 @@ class InvariantMoveInLoop(Rule):
     `x = x.to(device)`, which copies once, for `torch.zeros(..., device=device)` and its kin, which copy nothing, and
     for a single number in a loop that reads a value of the device each time, and so waits in any case.
 
-    Tentative, and kept back unless that is selected: a module that is moved once for many steps, in a loop that works
-    in the loops inside it only.
+    Tentative, and kept back unless that is selected: what is moved once for many steps, in a loop that works in the
+    loops inside it only; and a tensor that is one number, or a few in a loop that neither trains nor goes through a
+    loader, that stands under an option that is off, or in a loop of few turns (`range(10)`), one that goes through
+    models, and one that waits for the device each time in any case.
 
     ## References
     - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device)
@@ -82,6 +87,7 @@ class InvariantMoveInLoop(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        self._found: list[Told] = []
         for move in self.flow.facts.moves.values():
             loop = working_loop(self.flow, move.node) if move.target.is_there else None
             if loop is None or runs_sometimes(self.flow, move.node, loop):
@@ -95,6 +101,7 @@ class InvariantMoveInLoop(Rule):
                 self._tensor(move.node, move.receiver, move.target, loop, hoistable)
         for call in self.flow.calls("torch.tensor", "torch.as_tensor", "torch.asarray"):
             self._built(call)
+        report_together(self, self._found, apart=0)
 
     def _built(self, call: cst.Call) -> None:
         device = next((a.value for a in call.args if a.keyword is not None and a.keyword.value == "device"), None)
@@ -123,15 +130,59 @@ class InvariantMoveInLoop(Rule):
             return  # loss = torch.tensor(0.0, device=d); loss = loss + y   a sum that starts anew
         code = short(self.code(source), 60)
         done = "built on" if source is node else "copied to"
-        self.report(
+        told = Told(
             node,
             f"`{code}` is {done} {where(place)} in every iteration, and nothing in the loop changes it",
+            also=f"`{code}` is {done} {where(place)}, too",
             notes=[
                 *origin_note(self, f"`{code}`", self.flow.value(source)),
                 self.note(loop.node, "this loop"),
             ],
             fix=self._hoist(above, name, loop) if hoistable and name is not None and not rebound else None,
+            tentative=not self._is_worth_it(node, source, loop),
         )
+        self._found.append(told)
+
+    def _is_worth_it(self, node: cst.Call, source: cst.BaseExpression, loop: Loop) -> bool:
+        """Whether many turns copy more than a number or two each, and do not wait for something else in any case."""
+        origin = self.flow.value(source).origin
+        numbers = self._numbers(origin) if isinstance(origin, cst.Call) else 1
+        if numbers <= 1 or (numbers < _MANY and not (loop.loader or trains(loop))):
+            return False  # for frame in range(n): pivot = torch.tensor([0, 0, 0.2], device=device); ...
+        if not in_stepping_loop(self.flow, node) or is_switched_off(self, node):
+            return False  # for net, head in zip(nets, heads): ...
+        return not any(
+            isinstance(n, cst.BaseExpression) and self._brings_back(n) and not runs_sometimes(self.flow, n, loop)
+            for n in tree.walk(loop.node.body)
+        )
+
+    def _brings_back(self, node: cst.BaseExpression) -> bool:
+        """Whether the host waits there, or in what is called, for a value of the device and not for a copy to it."""
+        if isinstance(node, cst.Subscript):
+            return picks_by_mask(self.flow, node)  # table[order]   may copy what is on the host
+        if not isinstance(node, cst.Call):
+            return reads(self.flow, node)
+        if self.flow.value(node).place.is_there and (
+            self.flow.move(node) is not None or self.flow.name_of(node) in MAKING
+        ):
+            return False  # torch.tensor(rows, device=device)
+        return reads(self.flow, node) or call_waits(self.flow, node, needed=True)
+
+    def _numbers(self, origin: cst.Call) -> int:
+        """How many numbers a call makes a tensor of, as far as they are written there; one where it may be one."""
+        name = self.flow.name_of(origin)
+        if name in _SIZED:
+            sizes = [n for arg in origin.args if arg.keyword is None for n in tree.walk(arg.value)]
+            return 1 if all(self.code(n) == "1" for n in sizes if isinstance(n, cst.Integer | cst.Name)) else _MANY
+        if name not in MAKING or not origin.args:
+            return _MANY
+        return self._written(origin.args[0].value)
+
+    def _written(self, data: cst.BaseExpression) -> int:
+        if isinstance(data, cst.List | cst.Tuple):
+            return sum(self._written(element.value) for element in data.elements)
+        kind = self.flow.value(data).kind
+        return _MANY if isinstance(data, cst.ListComp) or kind in (TENSOR, LIST, TUPLE, ARRAY) else 1
 
     def _module(self, move: Move, loop: Loop, hoistable: bool) -> None:
         receiver = move.receiver
@@ -224,6 +275,11 @@ class InvariantMoveInLoop(Rule):
         return any(
             isinstance(n, cst.Name) and n.value == name and self.source.offsets(n)[0] < at for n in tree.walk(loop.node)
         )
+
+
+#: More numbers than one writes by hand.
+_MANY = 100
+_SIZED = frozenset(f"torch.{name}" for name in "zeros ones empty rand randn".split())
 
 
 def _is_one_number(node: cst.BaseExpression) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from devlint.flow import Flow
 
 #: Functions that make an array or a tensor of what they are given.
-_MAKING = frozenset(
+MAKING = frozenset(
     "torch.tensor torch.as_tensor torch.asarray torch.from_numpy torch.Tensor torch.FloatTensor torch.LongTensor "
     "torch.DoubleTensor torch.IntTensor torch.BoolTensor numpy.array numpy.asarray".split()
 )
@@ -46,7 +46,7 @@ def same_every_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
         return all(type(e) is cst.Element and same_every_time(flow, loop, e.value) for e in node.elements)
     if type(node) is cst.Call:
         arguments = node.args
-        if flow.name_of(node) in _MAKING:
+        if flow.name_of(node) in MAKING:
             # the data; what else is given is a type or a device
             return bool(arguments) and same_every_time(flow, loop, arguments[0].value)
         if type(node.func) is not cst.Attribute:
