@@ -10,6 +10,7 @@ from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
+from devlint.rules._neighbours import Told, report_together
 
 TRUE, COMPARED, UNEQUAL, NOTHING, SHOWN, CONTEXT = "true", "compared", "unequal", "nothing", "shown", "context"
 
@@ -66,7 +67,8 @@ class UncalledFunction(Rule):
     whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported on
     what is surely a tensor, as others have attributes called `dim`: not on a parameter of which something is read that
     no tensor has, or whose attribute a class of the file sets, nor where `hasattr` asks for it, and not on what torch's
-    functions make of objects of other classes. `@torch.no_grad` without parentheses is fine.
+    functions make of objects of other classes. `@torch.no_grad` without parentheses is fine. The same mark on several
+    tests of a file is told once, and left out on what pytest never collects.
 
     ## References
     - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)
@@ -76,7 +78,11 @@ class UncalledFunction(Rule):
     group = "correctness"
     fixable = "sometimes"
 
-    def visit_Attribute(self, node: cst.Attribute) -> None:
+    def check(self) -> None:
+        found = [self._told(node) for node in self.source.nodes_of(cst.Attribute)]
+        report_together(self, (told for told in found if told is not None))
+
+    def _told(self, node: cst.Attribute) -> Told | None:
         word = node.attr.value
         if word in _FUNCTIONS:
             value = self.flow.value(node)
@@ -84,9 +90,10 @@ class UncalledFunction(Rule):
             if not name and isinstance(self.enclosing(node, cst.Decorator, cst.BaseStatement), cst.Decorator):
                 name = self.flow.scope.qualified(node)  # the flow does not follow what decorates a class
             if name.startswith("torch.") and name.count(".") >= _FUNCTIONS[word]:
-                self._judge(node, name)
+                return self._judge(node, name)
         elif word in _METHODS and not isinstance(self.parent(node), cst.Call) and self._is_method(node, word):
-            self._judge(node, word)
+            return self._judge(node, word)
+        return None
 
     def _is_method(self, node: cst.Attribute, word: str) -> bool:
         value = self.flow.value(node.value)
@@ -151,7 +158,7 @@ class UncalledFunction(Rule):
 
     # where it stands ----------------------------------------------------------------------------
 
-    def _judge(self, node: cst.Attribute, name: str) -> None:
+    def _judge(self, node: cst.Attribute, name: str) -> Told | None:
         use = self._use(node, name)
         notes: list[Note] = []
         named: cst.BaseExpression = node
@@ -159,13 +166,28 @@ class UncalledFunction(Rule):
         if use is None:
             target, test = self._name_tested_later(node)
             if target is None or test is None:
-                return
+                return None
             use, named = TRUE, target
             notes = [self.note(test, f"`{short(self.code(target))}` is tested here")]
-        if is_expected(self, node):
-            return
-        what = short(self.code(named))
-        self.report(node, f"`{what}`: {_SAID[use]}", notes=notes, fix=self._fix(node, name, use, test))
+        mark = self.enclosing(node, cst.Decorator, cst.BaseStatement)
+        if is_expected(self, node) or (isinstance(mark, cst.Decorator) and self._has_no_effect(mark)):
+            return None
+        said = f"`{short(self.code(named))}`: {_SAID[use]}"
+        # the same mark on each test of a file is one slip
+        key = self.code(mark) if isinstance(mark, cst.Decorator) else node
+        fix = self._fix(node, name, use, test)
+        return Told(node, said, "the same here", notes=notes, fix=fix, key=key)
+
+    def _has_no_effect(self, mark: cst.Decorator) -> bool:
+        """``@pytest.mark.skipif(...)`` on what pytest never collects: a function or class of another name."""
+        called = mark.decorator.func if isinstance(mark.decorator, cst.Call) else mark.decorator
+        if not self.flow.scope.qualified(called).startswith("pytest.mark."):
+            return False
+        marked = self.parent(mark)
+        if isinstance(marked, cst.FunctionDef):
+            return not marked.name.value.startswith("test")
+        # class Kernels(unittest.TestCase): is collected whatever its name
+        return isinstance(marked, cst.ClassDef) and not marked.bases and not marked.name.value.startswith("Test")
 
     def _fix(self, node: cst.Attribute, name: str, use: str, test: cst.CSTNode | None) -> Fix | None:
         if name in _NEEDS_ARGUMENTS or (name == "stride" and use in (COMPARED, UNEQUAL)):

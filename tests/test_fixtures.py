@@ -138,8 +138,13 @@ def _append_comment(fixture: Fixture, row: int, comment: str) -> bytes | None:
 def _statement(fixture: Fixture, row: int) -> tuple[int, int]:
     """First and last row of the innermost statement on the row."""
     statements = (node for node in ast.walk(ast.parse(fixture.raw)) if isinstance(node, ast.stmt))
-    rows = [(node.lineno, node.end_lineno or node.lineno) for node in statements]
+    rows = [(_first_row(node), node.end_lineno or node.lineno) for node in statements]
     return min((r for r in rows if r[0] <= row <= r[1]), key=lambda r: r[1] - r[0])
+
+
+def _first_row(statement: ast.stmt) -> int:
+    """Where it starts, its decorators included."""
+    return min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
 
 
 def _key(finding: Finding) -> tuple[int, str, str, str]:
