@@ -7,9 +7,10 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, last_word
 from devlint.flow.value import DATA, DICT, LIST, OF_TENSOR, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
 
 #: What `device.type` may be.
@@ -74,7 +75,8 @@ class DeviceComparedToString(Rule):
     string for a default, or is asked for a word that is no device; an attribute that is only called `device`; what
     one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
     but moves to the host, which do no harm. Held back as tentative: what is a `torch.device` by its annotation only,
-    and `str(device) == "cuda"` unless the device is a tensor's.
+    `str(device) == "cuda"` unless the device is a tensor's, what decides on a warning or a line of a log alone, and
+    code that says that it was copied.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -129,7 +131,8 @@ class DeviceComparedToString(Rule):
         elif self.flow.value(device).ref == OF_TENSOR and (kind := self._without_index(other)) is not None:
             message = f"`{short(self.code(device))}` has an index, and {outcome} `{self.code(other)}`"
             edits = self.insert_after(device, ".type"), self.replace(other, self.code(kind), outer=True)
-            self.report(node, message, fix=self.fix("compare its `type`", *edits, safe=True))
+            fix = self.fix("compare its `type`", *edits, safe=True)
+            self.report(node, message, fix=fix, tentative=self._matters_little(node))
 
     def _takes_other_words(self, device: cst.BaseExpression, text: str) -> bool:
         """``def to(self, device: torch.device): if device == "pinned": ...`` is handed strings, too."""
@@ -215,7 +218,7 @@ class DeviceComparedToString(Rule):
             node,
             f"`{short(self.code(node))}` leaves out `{kind}:0` and the like, which have an index",
             fix=self.fix("compare its `type`", edits, safe=False),
-            tentative=value.ref != OF_TENSOR,  # it may never be told an index
+            tentative=value.ref != OF_TENSOR or self._matters_little(node),  # it may never be told an index
         )
 
     def _chosen_here(self) -> Iterator[set[str]]:
@@ -274,8 +277,24 @@ class DeviceComparedToString(Rule):
 
     def _report(self, node: cst.CSTNode, device: cst.BaseExpression, what: str, texts: list[str]) -> None:
         message = f"`{short(self.code(device))}` is a `torch.device`, {what}"
-        fix, sure = self._fix(device, texts), self._is_surely(device)
+        fix, sure = self._fix(device, texts), self._is_surely(device) and not self._matters_little(node)
         self.report(node, message, notes=self._notes(device), fix=fix, tentative=not sure)
+
+    def _matters_little(self, node: cst.CSTNode) -> bool:
+        """Whether it decides on what people are told alone, or is kept as another project has it."""
+        return is_copied(self, node) or self._only_tells(node)
+
+    def _only_tells(self, node: cst.CSTNode) -> bool:
+        """``if device != "mps": warnings.warn(...)``, ``print("fast" if device == "cuda" else "slow")``"""
+        child, parent = node, self.parent(node)
+        while isinstance(parent, cst.BooleanOperation | cst.UnaryOperation):
+            child, parent = parent, self.parent(parent)
+        if isinstance(parent, cst.If) and parent.test is child:
+            return _tells(parent.body) and (
+                parent.orelse is None or (isinstance(parent.orelse, cst.Else) and _tells(parent.orelse.body))
+            )
+        statement = self.enclosing(node, cst.BaseSmallStatement, cst.BaseCompoundStatement)
+        return isinstance(statement, cst.Expr) and _says(statement)
 
     def _is_surely(self, device: cst.BaseExpression) -> bool:
         """Whether it is a `torch.device` by more than an annotation: those are written of strings as well."""
@@ -315,6 +334,8 @@ class DeviceComparedToString(Rule):
         return None
 
 
+#: What is called to tell people something.
+_TELLS = frozenset("critical debug error exception info log print warn warn_once warning warning_once".split())
 _IDLE_ON_HOST = frozenset({"torch.cuda.empty_cache", "gc.collect"})
 
 
@@ -328,6 +349,19 @@ def _given(block: cst.BaseSuite, after: cst.CSTNode | None = None) -> list[cst.B
                 return None
             found.append(small.value)
     return found
+
+
+def _tells(block: cst.BaseSuite) -> bool:
+    """Whether a block does nothing but tell people something."""
+    return all(
+        isinstance(line, cst.SimpleStatementLine) and all(_says(small) for small in line.body) for line in block.body
+    )
+
+
+def _says(statement: cst.CSTNode) -> bool:
+    """``print(...)``, ``logger.info(...)``, ``warnings.warn(...)``"""
+    call = statement.value if isinstance(statement, cst.Expr) else None
+    return isinstance(call, cst.Call) and last_word(dotted(call.func)) in _TELLS
 
 
 def _texts(values: Iterable[Value]) -> list[str] | None:
