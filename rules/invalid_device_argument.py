@@ -70,7 +70,8 @@ class InvalidDeviceArgument(Rule):
     ## Limits
     `autocast(device_type="cuda:0")` is not reported: current releases of torch take it. Silent where the value may be
     something else, where the object may be of a class that is not torch's, for what a test's own parameter tells a
-    constructor of host tensors, and where the error is expected (`pytest.raises`, a `try` around it).
+    constructor of host tensors, and where the error is expected (`pytest.raises`, a `try` around it). `gpu or other`
+    counts where it is given for a device or the other is one, and not where both are the rank of the process.
 
     Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
     that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
@@ -136,13 +137,29 @@ class InvalidDeviceArgument(Rule):
                 of_operands = name in table.FUNCTIONS or name in table.MODULES or name in table.OPTIMIZERS
                 edit = self.remove_argument(node, "device") if of_operands else None
                 fix = self.fix("leave `device` out", edit, safe=True) if edit is not None else None
-                self.report(node, f"`{short(self.code(node.func))}` takes no `device`", fix=fix)
+                refused = "no `device`"
+                if name == "torch.from_numpy":
+                    fix = self._moved_afterwards(node)
+                    refused = "neither `dtype` nor `device`" if argument(node, None, "dtype") else refused
+                self.report(node, f"`{short(self.code(node.func))}` takes {refused}", fix=fix)
         elif name in table.FACTORIES or name in table.LIKE or name in table.KEEPING or name in table.MODULES:
             arg = argument(node, None, "device")
             if arg is not None and self._is_flag(arg.value):
                 self._report_flag(node, arg, is_tensor=False)
             elif arg is not None:
                 self._device(node, arg, named=True)
+
+    def _moved_afterwards(self, node: cst.Call) -> Fix | None:
+        """``torch.from_numpy(rows).to(dtype=dtype, device=device)``"""
+        first, *others = node.args
+        refused = [arg.keyword.value for arg in others if arg.keyword is not None]
+        if first.keyword is not None or first.star or len(refused) < len(others) or set(refused) - {"dtype", "device"}:
+            return None
+        start, end = self.source.offsets(first.value, outer=True)[1], self.source.offsets(node)[1]
+        if any(start <= offset < end for offset, _ in self.source.comments):
+            return None
+        given = ", ".join(f"{word}={self.code(arg.value)}" for word, arg in zip(refused, others, strict=True))
+        return self.fix("move what it gives", self.replace_between(start, end, f").to({given})"), safe=True)
 
     def _statement(self, node: cst.Call) -> None:
         """``torch.cuda.device(rank)`` on a line of its own."""
@@ -361,8 +378,6 @@ class InvalidDeviceArgument(Rule):
             return
         if not (numbers_device(left.value) or names_device(left.value)) or not self._is_optional_number(left):
             return
-        if not any(name.partition(".")[0] == "torch" for name in self.flow.scope.imports.values()):
-            return  # Resource(cpu=4, gpu=gpu or DEFAULT_GPU): how many of them are asked for
         # gpu or 0  gives what is meant; if gpu or index:  is no number
         if isinstance(node.right, cst.Integer) or isinstance(self.parent(node), cst.If | cst.IfExp | cst.While):
             return
@@ -370,7 +385,30 @@ class InvalidDeviceArgument(Rule):
         around = self.enclosing(node, cst.If, cst.FunctionDef)
         if isinstance(around, cst.If) and _names_in(around.test, left.value):
             return
-        self.report(node, f"`{left.value}` is false for device 0, which is left out here")
+        if "rank" in left.value and "rank" in self.code(node.right).lower():
+            return  # rank or dist.get_rank(): 0 is what the first process is told there, too
+        # gpu or DEFAULT_GPU  may be how many of them are asked for
+        if self._reaches_device(node) or self._is_device_number(node.right):
+            self.report(node, f"`{left.value}` is false for device 0, which is left out here")
+
+    def _reaches_device(self, node: cst.BaseExpression) -> bool:
+        """Whether it is given for a device, itself or by the name that it is bound to."""
+        bound = self.parent(node)
+        if not isinstance(bound, cst.Assign) or len(bound.targets) != 1:
+            return self._is_used_as_device(node)
+        path = dotted(bound.targets[0].target)
+        around = self.enclosing(node, cst.ClassDef if "." in path else cst.FunctionDef) or self.source.module
+        return bool(path) and any(
+            self._is_used_as_device(each)
+            for each in tree.walk(around)
+            if isinstance(each, cst.Name | cst.Attribute) and dotted(each) == path
+        )
+
+    def _is_device_number(self, node: cst.BaseExpression) -> bool:
+        """``torch.cuda.current_device()``, ``self.gpu``"""
+        word = last_word(dotted(node))
+        numbers = names_device(word) or (numbers_device(word) and "rank" not in word)
+        return numbers or self.flow.name_of(node) in _FUNCTIONS
 
     def _tested(self, test: cst.BaseExpression, then: cst.CSTNode) -> None:
         """``if gpu: torch.cuda.set_device(gpu)``, where ``gpu`` is a number or ``None``."""
@@ -394,7 +432,7 @@ class InvalidDeviceArgument(Rule):
         optional = isinstance(param.default, cst.Name) and param.default.value == "None"
         return said == {"int", "None"} or (said == {"int"} and optional)
 
-    def _is_used_as_device(self, node: cst.Name) -> bool:
+    def _is_used_as_device(self, node: cst.BaseExpression) -> bool:
         above = self.parent(node)
         if isinstance(above, cst.FormattedStringExpression):
             string = self.parent(above)
@@ -407,7 +445,8 @@ class InvalidDeviceArgument(Rule):
         name = self.flow.name_of(call)
         if name in ("torch.cuda.set_device", "torch.cuda.device", "torch.device"):
             return True
-        return isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda" and above is call.args[0]
+        moves = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("cuda", "to")
+        return moves and above is call.args[0]
 
 
 def takes_no_device(name: str) -> bool:
