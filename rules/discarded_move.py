@@ -51,9 +51,10 @@ class DiscardedMove(Rule):
 
     ## Fix safety
     The fix assigns the result to the name: safe. For an attribute or an item it is unsafe, since others may hold the
-    old tensor. No fix is offered where an assignment would not do: a global or enclosing function's name without
-    `global` or `nonlocal`, a loop variable over a container (the container keeps the old tensor), and parameters and
-    other leaves with `requires_grad`, which would stop being leaves.
+    old tensor, and so it is for what is collected in a container later. No fix is offered where an assignment would not
+    do: a global or enclosing function's name without `global` or `nonlocal`, a loop variable over a container (the
+    container keeps the old tensor), parameters and other leaves with `requires_grad`, which would stop being leaves,
+    and what numpy or `tolist()` reads afterwards.
 
     ## Limits
     Silent where the receiver may be a module or an object that moves in place, where it is on that device already, and
@@ -95,7 +96,7 @@ class DiscardedMove(Rule):
             call,
             f"`{name}` is {target}, but the moved copy is discarded",
             notes=origin_note(self, f"`{name}`", value) if value.place.is_known else [],
-            fix=self._fix(call, receiver, value),
+            fix=self._fix(call, receiver, value, move),
             tentative=self._is_skipped(node) or not self._is_missed(call, receiver, move),
         )
 
@@ -225,7 +226,7 @@ class DiscardedMove(Rule):
 
     # fix ----------------------------------------------------------------------------------------
 
-    def _fix(self, call: cst.Call, receiver: cst.BaseExpression, value: Value) -> Fix | None:
+    def _fix(self, call: cst.Call, receiver: cst.BaseExpression, value: Value, move: Move | None) -> Fix | None:
         if value.grad or value.ref == "parameter":
             return None  # weight = weight.to(device)  is no leaf, and no parameter
         name = self.code(receiver)
@@ -233,8 +234,36 @@ class DiscardedMove(Rule):
             return None  # lengths.to(device)   packing and losses read them on the host: the line may rather go
         if isinstance(receiver, cst.Name) and not self._rebinding_does(receiver):
             return None
-        safe = isinstance(receiver, cst.Name)
+        reads = self._other_reads(call, receiver)
+        to_host = move is not None and move.target.is_host
+        if not to_host and any(self._wants_host(read) for read in reads):
+            return None  # x.to(device); rows = x.numpy()   goes well as it is: the line may rather go
+        safe = isinstance(receiver, cst.Name) and (to_host or not any(self._is_collected(read) for read in reads))
         return self.fix(f"assign the result to `{name}`", self.insert_before(call, f"{name} = "), safe=safe)
+
+    def _wants_host(self, read: cst.BaseExpression) -> bool:
+        """``x[0].numpy()``, ``np.mean(x)``"""
+        above: cst.CSTNode | None = self.parent(read)
+        if isinstance(above, cst.Arg):
+            call = self.parent(above)
+            return isinstance(call, cst.Call) and self.flow.scope.qualified(call.func).startswith("numpy.")
+        while isinstance(above, cst.Attribute | cst.Call | cst.Subscript):
+            if self.flow.move(above) is not None:
+                return False  # x.cpu().numpy()
+            if isinstance(above, cst.Attribute) and above.attr.value in ("numpy", "tolist"):
+                return True
+            above = self.parent(above)
+        return False
+
+    def _is_collected(self, read: cst.BaseExpression) -> bool:
+        """``rows.append(x)``: what becomes of them all is not known."""
+        arg = self.parent(read)
+        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        return (
+            isinstance(call, cst.Call)
+            and isinstance(call.func, cst.Attribute)
+            and call.func.attr.value in ("append", "extend", "add", "insert", "put")
+        )
 
     def _rebinding_does(self, name: cst.Name) -> bool:
         function = self.flow.function(name)
