@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -13,11 +14,12 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Wait
 from devlint.flow.hypothesis import names_device
 from devlint.flow.loops import Loop, holder, loop_of, runs_sometimes
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR, THING
+from devlint.flow.waiting import picks_by_mask
 from devlint.rules._arguments import handed_in
-from devlint.rules._recurs import calls_of
+from devlint.rules._recurs import calls_of, trains
 
 #: Waits for single numbers, in the words of the flow: not for the bytes of a copy.
 READ_AS_NUMBERS = ("item", "tolist", "float", "int", "bool", "format", "print", "index", "in")
@@ -114,6 +116,8 @@ def _waits_otherwise(flow: Flow, repeated: cst.CSTNode) -> bool:
         other = flow.facts.waits.get(node)
         if other is not None:
             operand = other.operand
+        elif isinstance(node, cst.Subscript) and picks_by_mask(flow, node):
+            operand = node  # rows = features[labels == i]   how many there are, again
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and _reads_back(flow, node.func):
             operand = node.func.value  # rows = (expert == i).nonzero()   how many there are is for the host to know
         else:
@@ -138,6 +142,56 @@ def copies_in_turn(flow: Flow, repeated: cst.CSTNode) -> bool:
         and node.func.attr.value in ("cpu", "numpy")
         and not flow.value(node.func.value).place.is_host
         for node in tree.walk(repeated.body)
+    )
+
+
+def follows_decoding(flow: Flow, repeated: cst.CSTNode) -> bool:
+    """Whether the rows that a loop reads come after a model was run for token by token in the same batch."""
+    # out = net.generate(ids); for i in range(n): text(ids[i].tolist())   a wait for each token went before
+    function = flow.function(repeated)
+    around = function.node if function is not None else flow.source.module
+    start = flow.source.offsets(repeated)[0]
+    outer = {loop.node for loop in _loops_around(flow, repeated)}
+    for node in tree.walk(around):
+        if isinstance(node, cst.Call) and called_name(node) == "generate" and flow.source.offsets(node)[0] < start:
+            return True
+        if not isinstance(node, cst.For | cst.While) or node in outer or flow.source.offsets(node)[1] > start:
+            continue
+        inner = loop_of(flow, node.body)
+        # while length < longest: scores = net(ids); ...
+        if inner is not None and inner.works and loop_of(flow, node) is not None and not trains(inner):
+            return True
+    return False
+
+
+def _loops_around(flow: Flow, node: cst.CSTNode) -> Iterator[Loop]:
+    loop = loop_of(flow, node)
+    while loop is not None:
+        yield loop
+        loop = loop_of(flow, loop.node)
+
+
+def compares_perhaps(flow: Flow, loop: Loop, node: cst.CSTNode) -> bool:
+    """Whether a test compares what is a tensor of the device on one way through the turn, and a number on another."""
+    # if empty: loss = 0
+    # else: loss = net(x).loss
+    # if loss < best: ...
+    if not isinstance(node, cst.Comparison) or isinstance(node.comparisons[0].operator, cst.Is | cst.IsNot | cst.In):
+        return False
+    parents = flow.source.parents
+    asked: cst.CSTNode = node
+    while isinstance(parents[asked], cst.BooleanOperation | cst.UnaryOperation):
+        asked = parents[asked]
+    above = parents[asked]
+    if not isinstance(above, cst.If | cst.IfExp | cst.While) or above.test is not asked:
+        return False  # hits += (best == y).sum()
+    sides = {side.value for side in (node.left, *_others(node)) if isinstance(side, cst.Name)}
+    return any(
+        isinstance(n, cst.Assign)
+        and any(dotted(target.target) in sides for target in n.targets)
+        and flow.value(n.value).holds_tensors
+        and not flow.value(n.value).place.is_host
+        for n in tree.walk(loop.node.body)
     )
 
 

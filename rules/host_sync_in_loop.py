@@ -15,20 +15,22 @@ from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
-from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
+from devlint.rules._known_turn import knows_all_calls, queues_work
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note
 from devlint.rules._reads import (
     READ_AS_NUMBERS,
+    compares_perhaps,
     copies_in_turn,
+    follows_decoding,
     is_tied,
     kept_as,
     read_one_by_one,
     same_each_time,
     surely_there,
 )
-from devlint.rules._recurs import calls_of, is_deprecated, reads, trains
+from devlint.rules._recurs import is_deprecated, reads, trains
 from devlint.rules._switches import flags_of, is_left_out, may_be_on, tests_above
 from devlint.rules._training import above, runs_few_times
 
@@ -111,10 +113,13 @@ class HostSyncInLoop(Rule):
     of which too little is known is read with nothing queued in between; an argument that is `None` by default and that
     all calls of the file leave out (`if marks is None or not marks.any():`); loops whose number of turns is 1 by
     default; a value that is shown before the end of the work under a flag that nothing shows to be off by default
-    (`if show: bar.set_description(...)`); loops that step by a gradient scaler in some steps, that call what a call or
-    a table gave (`objective = choose(mode)`), or that read something else by `item()` of which too little is known; an
-    argument that is read and that may as well be a number, since nothing declares it or uses it as a tensor; and code
-    that says it was copied, or lies in a folder of what others wrote.
+    (`if show: bar.set_description(...)`); loops that step by a gradient scaler in some steps, that compare what is a
+    tensor on one way through the turn (`if loss < best`), or that read something else by `item()` of which too little
+    is known; a turn that calls what nobody here knows (`march(out)` of another package, a model that some `build(args)`
+    gave or whose `forward` was not found), unless the function never looks at what was read; a read with no model run
+    before it in the turn, where little more than the batch is queued; rows read after text was generated, which waited
+    for each token; an argument that is read and that may as well be a number, since nothing declares it or uses it as a
+    tensor; and code that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -187,6 +192,7 @@ class HostSyncInLoop(Rule):
             tentative=is_copied(self, wait.node)
             or not is_tied(self.flow, wait)
             or copies_in_turn(self.flow, repeated)
+            or (wait.what == "tolist" and follows_decoding(self.flow, repeated))
             or self._is_shown_a_few_times(repeated),
         )
 
@@ -200,7 +206,11 @@ class HostSyncInLoop(Rule):
             node,
             f"`{short(self.code(node), 60)}` makes the host wait for the same value in every iteration",
             notes=[*origin, self.note(loop.node, "read it before this loop")],
-            tentative=not tied or is_copied(self, node) or self._reads_others(loop, node) or self._is_left_out(node),
+            tentative=not tied
+            or is_copied(self, node)
+            or self._reads_others(loop, node)
+            or self._is_left_out(node)
+            or not knows_all_calls(self.flow, loop, 0, sys.maxsize),
         )
 
     def _is_left_out(self, node: cst.CSTNode) -> bool:
@@ -222,7 +232,11 @@ class HostSyncInLoop(Rule):
         return any(
             isinstance(n, cst.BaseExpression)
             and n not in own
-            and (reads(self.flow, n) or (isinstance(n, cst.Call) and self.flow.waits_in(n)))
+            and (
+                reads(self.flow, n)
+                or compares_perhaps(self.flow, loop, n)
+                or (isinstance(n, cst.Call) and self.flow.waits_in(n))
+            )
             and not self._is_needless(loop, n)
             and not runs_sometimes(self.flow, n, loop)
             for n in tree.walk(loop.node.body)
@@ -280,12 +294,17 @@ class HostSyncInLoop(Rule):
             fix=self._together([self._fix(wait, loop) for wait in waits]),
             tentative=is_copied(self, first.node)
             or not all(is_tied(self.flow, wait) for wait in early or waits)
+            or self._compares_others(loop, end)
             or self._has_waiting_layers()
             or self._turns_once(loop)
             or self._waits_in_some_runs(loop, since, end)
             or self._others_read_there(loop, waits)
             or self._scales_gradients(loop)
-            or self._calls_unknown(loop, since, end)
+            or (early and not queues_work(self.flow, loop, offsets(first.node)[0]))
+            or not (
+                knows_all_calls(self.flow, loop, since, end)
+                or all(self._is_dropped(wait, kept[wait.node]) for wait in early or waits)
+            )
             or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize)
             or any(self._is_for_caller(wait) for wait in early or waits),
         )
@@ -326,38 +345,36 @@ class HostSyncInLoop(Rule):
             for n in tree.walk(loop.node.body)
         )
 
-    def _calls_unknown(self, loop: Loop, since: int, end: int) -> bool:
-        """Whether each step calls what a call or a table gave, and what it does nobody here knows."""
-        # objective = make_objective(mode); loss, parts = objective(out, y)   may read numbers by itself
-        for call in tree.walk(loop.node.body):
-            if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Name) or call in loop.works:
-                continue
-            if not since <= self.source.offsets(call)[0] <= end or runs_sometimes(self.flow, call, loop):
-                continue
-            if self.flow.value(call.func).kind == UNKNOWN_KIND and self._is_looked_up(call.func):
-                return True
-        return False
-
-    def _is_looked_up(self, name: cst.Name) -> bool:
-        """Whether a function or file binds a name to what a call or a table gives, and does not use it as a module."""
-        function = self.flow.function(name)
-        # prior = accelerator.prepare(prior); prior.train()
-        used = any(
-            n.attr.value in _OF_MODULES and dotted(n.value) == name.value for n in self.source.nodes_of(cst.Attribute)
-        )
-        if used:
-            return False
-        if function is not None and name.value in function.param_names:
-            # train(net, loader, make_objective(mode))
-            handed = (handed_in(call, function, name.value) for call in calls_of(self.flow, function))
-            if any(isinstance(n, cst.Call | cst.Subscript) and self.flow.value(n).kind == UNKNOWN_KIND for n in handed):
-                return True
+    def _compares_others(self, loop: Loop, end: int) -> bool:
+        """Whether each step compares what may as well be on the device: `if loss < best: best = loss`."""
         return any(
-            isinstance(assign.value, cst.Call | cst.Subscript)
-            and self.flow.function(assign) in (function, None)
-            and any(dotted(target.target) == name.value for target in assign.targets)
-            for assign in self.source.nodes_of(cst.Assign)
+            compares_perhaps(self.flow, loop, node)
+            and self.source.offsets(node)[0] <= end
+            and not runs_sometimes(self.flow, node, loop)
+            for node in tree.walk(loop.node.body)
         )
+
+    def _is_dropped(self, wait: Wait, name: str) -> bool:
+        """Whether nothing looks at what a number is kept as: the line can go, whatever else each step does."""
+        # losses.append(loss.item())   and nothing more of `losses`
+        function = self.flow.function(wait.node)
+        if "." in name or (function is not None and name in function.globals):
+            return False
+        around = function.node if function is not None else self.source.module
+        kept = self._kept_under(around)
+        return all(n in kept for n in tree.walk(around) if isinstance(n, cst.Name) and n.value == name)
+
+    def _kept_under(self, around: cst.CSTNode) -> set[cst.CSTNode]:
+        """The nodes by which code binds a name, adds to it, or appends to it."""
+        kept: set[cst.CSTNode] = set()
+        for node in tree.walk(around):
+            if isinstance(node, cst.AssignTarget | cst.AugAssign):
+                kept.update(tree.walk(node.target))
+            elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
+                func = node.value.func
+                if isinstance(func, cst.Attribute) and func.attr.value == "append":
+                    kept.add(func.value)
+        return kept
 
     def _turns_once(self, loop: Loop) -> bool:
         """`for _ in range(steps)` of steps that are 1 unless somebody says otherwise: there is one read either way."""
@@ -624,8 +641,6 @@ _WAITING = frozenset(
     "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print "
     "empty_cache".split()
 )
-#: What only modules have, so that their calls are the work of the loop.
-_OF_MODULES = frozenset({"eval", "named_parameters", "parameters", "requires_grad_", "state_dict", "train"})
 #: What says how late it is.
 _CLOCKS = frozenset(f"time.{name}" for name in ("time", "perf_counter", "monotonic", "process_time", "time_ns"))
 #: Packages whose layers pick by masks in their `forward`.

@@ -143,6 +143,11 @@ _CHANGING = frozenset(
     "append appendleft extend insert update pop popleft clear remove discard add sort setdefault fill put "
     "resize".split()
 )
+#: What writes into its first argument what the processes have together.
+_COLLECTIVES = frozenset(
+    "all_reduce broadcast reduce all_gather_into_tensor reduce_scatter reduce_scatter_tensor all_gather "
+    "all_to_all_single recv irecv".split()
+)
 _READING = frozenset(
     "print len isinstance enumerate zip range float int bool str repr sum max min abs list tuple type id hasattr "
     "getattr sorted reversed iter next any all round".split()
@@ -156,9 +161,9 @@ def _read_call(flow: Flow, call: cst.Call, loop: Loop) -> None:
     plain = [path for arg in call.args if (path := dotted(arg.value))]
     loop.writes |= {dotted(arg.value) for arg in call.args if arg.keyword is not None and arg.keyword.value == "out"}
     if qualified:
-        tail = qualified.rpartition(".")[2]
-        if plain and (_in_place(tail) or tail == "copyto"):
-            loop.writes.add(plain[0])  # nn.init.normal_(w)
+        package, _, tail = qualified.rpartition(".")
+        if plain and (_in_place(tail) or tail == "copyto" or (package == "torch.distributed" and tail in _COLLECTIVES)):
+            loop.writes.add(plain[0])  # nn.init.normal_(w), dist.all_reduce(stop)
         return
     if type(func) is cst.Attribute:
         name = func.attr.value
