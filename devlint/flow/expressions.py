@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis
+from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis, rounds
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.narrowing import narrow
@@ -431,6 +431,7 @@ def _evaluate_under(frame: Frame, node: cst.BaseExpression, test: cst.BaseExpres
         return evaluate(frame, node)
     frame.env = dict(before)
     narrow(frame, test, holds)
+    rounds.forget_start(frame, test, holds)
     narrowed = {key: value for key, value in frame.env.items() if before.get(key) is not value}
     value = evaluate(frame, node)
     for key, told in narrowed.items():  # what the test says ends with the expression, what it binds does not

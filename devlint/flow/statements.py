@@ -8,7 +8,7 @@ from typing import Any
 import libcst as cst
 
 from devlint import tree
-from devlint.flow import copies, hypothesis
+from devlint.flow import copies, hypothesis, rounds
 from devlint.flow.binding import bind
 from devlint.flow.expressions import evaluate, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Around, Env, Frame
@@ -160,6 +160,7 @@ def _if(frame: Frame, node: cst.If) -> None:
     ruled_out: list[Env | None] = []
     current: cst.If | cst.Else | None = node
     dead_here = 0
+    later: list[dict[str, tuple[Value, Value]]] = []
     frame.conditional += 1
     while current is not None:
         if isinstance(current, cst.Else):
@@ -176,6 +177,7 @@ def _if(frame: Frame, node: cst.If) -> None:
         first_round = current.orelse is not None and _asks_for_round(frame, current.test)
         if entry is not None:
             narrow(frame, current.test, True)
+            later.append(rounds.forget_start(frame, current.test, True))
             if first_round and current.orelse is not None:
                 _forget_start(frame, current.orelse.body)
         execute_block(frame, current.body)
@@ -184,6 +186,7 @@ def _if(frame: Frame, node: cst.If) -> None:
         frame.env = dict(before) if before is not None else None
         if frame.env is not None:
             narrow(frame, current.test, False)
+            later.append(rounds.forget_start(frame, current.test, False))
             if first_round:
                 _forget_start(frame, current.body)
         if truth is True:
@@ -199,6 +202,8 @@ def _if(frame: Frame, node: cst.If) -> None:
         ruled_out.append(ends.pop())  # an `else` under a test that holds
     merged: Env | None = None
     for end in ends:
+        for held in later:
+            rounds.restore_start(end, held)
         merged = frame.merge(merged, end, node.test)
     frame.env = merged
     if merged is not None:
