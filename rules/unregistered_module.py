@@ -161,9 +161,20 @@ class UnregisteredModule(Rule):
                 if any(isinstance(target.target, cst.Attribute) for target in above.targets):
                     return True  # self.neck = neck
             elif isinstance(above, cst.Arg):
-                call = self.parent(above)  # setattr(self, name, cell); nn.Sequential(*layers)
+                call = self.parent(above)  # setattr(self, name, cell); nn.Sequential(*layers); layers.append(cell)
                 if not isinstance(call, cst.Call) or dotted(call.func) not in _LOOKS:
                     return True
+            if self._is_inside_registering(other):
+                return True  # nn.ModuleList(list(layers)); nn.ModuleDict(parts.items())
+        return False
+
+    def _is_inside_registering(self, node: cst.CSTNode) -> bool:
+        """Whether a node is in the arguments of one of torch's containers, which registers what it is given."""
+        call = self.enclosing(node, cst.Call)
+        while call is not None:
+            if self.flow.name_of(call) in _CONTAINERS:
+                return True
+            call = self.enclosing(call, cst.Call)
         return False
 
     def _are_handed_on(self, name: str, function: cst.FunctionDef) -> bool:
@@ -214,6 +225,8 @@ class UnregisteredModule(Rule):
                         return True  # self.add_module(f"layer{i}", layer)
                     if last not in _LOOKS and any(self.code(arg.value) == path for arg in node.args):
                         return True  # self.net = nn.Sequential(*self.layers)
+                    if self._hands_on(node, path):
+                        return True  # for layer in self.layers: self.all.append(layer)
                     if (
                         last in table.MOVES
                         and isinstance(node.func, cst.Attribute)
@@ -222,7 +235,16 @@ class UnregisteredModule(Rule):
                         return True  # self.banks[name].to(x.device)
                 elif isinstance(node, cst.Attribute) and node.attr.value == "_modules":
                     return True  # self._modules.update(...)
+                elif isinstance(node, cst.Attribute) and dotted(node) == path and self._is_inside_registering(node):
+                    return True  # self.all = nn.ModuleList(list(self.layers.values()))
         return False
+
+    def _hands_on(self, call: cst.Call, path: str) -> bool:
+        """Whether a call puts elements of the container into another one."""
+        func = call.func
+        if not isinstance(func, cst.Attribute) or func.attr.value not in _PUTS or dotted(func.value) == path:
+            return False
+        return any(self._is_of(arg.value, path) for arg in call.args)
 
     def _is_of(self, node: cst.BaseExpression, path: str) -> bool:
         """Whether an expression is an element of the container: `self.layers[0]`, or what a loop over it binds."""
@@ -279,6 +301,11 @@ _PLAIN = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
 #: Methods by which a class moves, or counts, its parts itself.
 _OWN = ("_apply", "to", "cuda", "parameters", "named_parameters", "named_modules", "__setattr__", "__getattr__")
 _REGISTERS = frozenset({"add_module", "register_module", "register_parameter", "setattr", "__setattr__"})
+#: Torch's own containers, and what puts something into one.
+_CONTAINERS = frozenset(
+    f"torch.nn.{name}" for name in ("ModuleList", "ModuleDict", "Sequential", "ParameterList", "ParameterDict")
+)
+_PUTS = frozenset({"append", "extend", "insert", "update"})
 #: What takes a container or a module and does not keep it.
 _LOOKS = frozenset(
     "len enumerate zip reversed list tuple iter next range print isinstance issubclass sorted str type id repr map "
