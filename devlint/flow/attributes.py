@@ -7,6 +7,7 @@ import libcst as cst
 from devlint.flow import arrays, elsewhere, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.frame import Frame
+from devlint.flow.names import dotted
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
 from devlint.flow.scope import Class
 from devlint.flow.value import (
@@ -168,11 +169,33 @@ def _of_methods(frame: Frame, node: cst.CSTNode, base: Value, attr: str) -> Valu
 
 def _unknown_attribute(frame: Frame, node: cst.BaseExpression, attr: str) -> Value:
     if hypothesis.names_device(attr):
+        if _is_never_bound(frame, node):
+            return Value(DEVICE)
         key = frame.key(node)
         return Value(DEVICE, frame.symbol(key) if key is not None else SOMEWHERE)
     if attr == "dtype" or attr.endswith("_dtype"):
         return ANY_DTYPE
     return UNKNOWN
+
+
+def _is_never_bound(frame: Frame, node: cst.BaseExpression) -> bool:
+    """``self.tabel.device``, where nothing in the class has such an attribute: that raises, wherever things are."""
+    holder = node.value if isinstance(node, cst.Attribute) else None
+    if frame.cls is None or not isinstance(holder, cst.Attribute) or dotted(holder.value) != "self":
+        return False
+    name, lineage = holder.attr.value, [*frame.cls.lineage, *frame.cls.descendants]
+    if not frame.cls.known_whole or name in frame.scope.outside_stores:
+        return False
+    return not any(
+        name in cls.attrs
+        or name in cls.stores
+        or name in cls.buffers
+        or name in cls.methods
+        or cls.sets_by_variable
+        or cls.buffers_by_variable
+        or any(name in method.stores for method in cls.methods.values())
+        for cls in lineage
+    )
 
 
 def _module_attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
