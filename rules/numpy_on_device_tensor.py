@@ -155,13 +155,19 @@ class NumpyOnDeviceTensor(Rule):
         missing += ".cpu()" if use.value.place.is_there else ""
         missing += ".numpy()" if use.host_too else ""
         # out = model(x); np.asarray(out)  is no tensor for sure, unlike what has a `.numpy()`
-        sure = (use.value.is_tensor or use.what == "numpy") and not self._is_guess(use.value)
+        sure = (use.what == "numpy" or self._is_tensor(use.value)) and not self._is_guess(use.value)
         safe = sure and not any(self._may_raise_too(arg.value) for arg in use.node.args if arg.value is not use.operand)
         operand = use.operand
         title = f"bring it to numpy with `{missing}`"
         if operand.lpar or isinstance(operand, cst.Name | cst.Attribute | cst.Subscript | cst.Call):
             return self.fix(title, self.insert_after(operand, missing), safe=safe)
         return self.fix(title, self.insert_before(operand, "("), self.insert_after(operand, f"){missing}"), safe=safe)
+
+    def _is_tensor(self, value: Value) -> bool:
+        """``grid, axes = model(x); north = axes["lat"] > 0``: what is made of the output may be an array as that is."""
+        made = value.origin
+        of_output = isinstance(made, cst.Call) and self.flow.value(made).kind == THING
+        return value.is_tensor and not of_output
 
     def _is_guess(self, value: Value) -> bool:
         """``criterion(out)``: nothing but its name says what gives the value."""
