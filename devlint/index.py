@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from devlint.mentions import ALL_FILES, QUESTIONS, TOO_MANY, Mentions, folder_below, says
+from devlint.mentions import ALL_FILES, ANYBODY, QUESTIONS, TOO_MANY, Mentions, folder_below, says
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.state import digest, is_settled, state
 
@@ -451,6 +451,18 @@ class View:
         """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""
         root = os.path.dirname(self.index.all_files(self.path))
         return self.some_file_says(f"redirects {folder_below(root, self.path)}") is True
+
+    def credits_only_others(self, authors: Iterable[str]) -> bool:
+        """Whether the packages of the file, or the project's setup, say whose work they are, and none names these."""
+        root = os.path.dirname(self.index.all_files(self.path))
+        folder, others = self.path, False
+        while root and folder != root:
+            folder = os.path.dirname(folder)
+            for opening in (os.path.join(folder, "__init__.py"), os.path.join(folder, "setup.py")):
+                if any(self._ask(opening, f"credits {author}") for author in authors):
+                    return False
+                others = others or bool(self._ask(opening, f"credits {ANYBODY}"))
+        return others
 
     def is_in_package(self) -> bool:
         """Whether the file is a part of a package, which others import, and not a script."""

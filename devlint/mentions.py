@@ -14,7 +14,7 @@ from functools import lru_cache
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset({"imports", "uses", "redirects"})
+QUESTIONS = frozenset({"imports", "uses", "redirects", "credits"})
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -35,6 +35,15 @@ _REDIRECTS = re.compile(rb"\bset_default_(?:tensor_type|device)\(\s*([^)\n]*)")
 _OF_HOST = re.compile(rb"""["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|(?:torch\.device\()?["']cpu""")
 
 
+#: By which a file credits whom it may.
+ANYBODY = "*"
+_HEAD = 2_000
+_COPYRIGHT = re.compile(
+    r"\bcopyright[^\w\n]{1,5}(?:(?:c|by|the|\d{4})\b[^\w\n]*)+([a-z][\w-]+)",
+    re.IGNORECASE,
+)
+
+
 class Mentions:
     """The files of a project, as text. Nothing is read before something is asked."""
 
@@ -47,8 +56,8 @@ class Mentions:
 
         ``imports STEM NAME``: it imports the file of that stem and names what that defines, or takes over all its
         names. ``uses NAME``: it reads an attribute of that name. ``redirects FOLDER``: it is in that folder of the
-        root, or in the root itself, and has new tensors made elsewhere than on the host. :data:`TOO_MANY` where that is
-        so.
+        root, or in the root itself, and has new tensors made elsewhere than on the host. ``credits WORD``: its head
+        says that it is by somebody of that name. :data:`TOO_MANY` where that is so.
         """
         files = self.files
         if len(files) > _MOST_FILES:
@@ -102,6 +111,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
             return False
         return any(not _OF_HOST.match(match[1]) for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
     name = names[-1].encode()
+    if what == "credits":
+        return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))
     if what == "uses":
         return name in raw and _found(_uses(name), raw)
     if not path.endswith(_CODE):
@@ -112,6 +123,15 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if name in raw and _found(_word(name), raw) and _found(_imports(stem), raw):
         return True
     return b"import *" in raw and _found(_takes_all(stem), raw)
+
+
+def authors(head: str) -> set[str]:
+    """The first words of those whose work a file's head says that it is, in small letters; :data:`ANYBODY` besides.
+
+    ``# Copyright (c) 2023 The Acme Team``: ``acme``.
+    """
+    found = {match[1].lower() for match in _COPYRIGHT.finditer(head)}
+    return found | {ANYBODY} if found else found
 
 
 def _found(pattern: re.Pattern[bytes], raw: bytes) -> bool:

@@ -7,6 +7,7 @@ would mind. Such findings are tentative.
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -44,11 +45,16 @@ _COMMANDS_OF_ALL = "fire.Fire("
 def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether nothing in the project names the function or class at the top level that holds ``node``, or its method.
 
-    Only of files in packages: a script is run by its path, and what stands alone may be on its way to somewhere.
+    Only of files in packages: a script is run by its path, and what stands alone may be on its way to somewhere. What a
+    function defines and does not name is unused in any file.
     """
     view = flow.project
     definitions = [*flow.source.definitions(node)][::-1]  # the outermost first
-    if view is None or not definitions or is_test_file(view.path) or not view.is_in_package():
+    if view is None or not definitions or is_test_file(view.path):
+        return False
+    if any(_is_left_over(flow, outer, inner) for outer, inner in pairwise(definitions)):
+        return True
+    if not view.is_in_package():
         return False
     if _cannot_be_imported(flow, view):
         return True
@@ -61,6 +67,17 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
         return False
     method = definitions[1]
     return isinstance(method, cst.FunctionDef) and _is_unused_method(flow, view, top, method)
+
+
+def _is_left_over(flow: Flow, outer: Definition, inner: Definition) -> bool:
+    """Whether a function defines something for itself that it never names: `def warp(x): def grid(): ...; return x`."""
+    if not isinstance(outer, cst.FunctionDef) or _is_marked(inner):
+        return False
+    source = flow.source
+    first, last = source.offsets(outer)
+    start, end = source.offsets(inner)
+    parts = source.text[first:start], source.text[end:last]
+    return not any(True for part in parts for _ in named_at(part, inner.name.value))
 
 
 def _cannot_be_imported(flow: Flow, view: View) -> bool:

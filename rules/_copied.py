@@ -10,6 +10,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.names import dotted
+from devlint.mentions import ANYBODY, authors
 from devlint.rule import Rule
 from devlint.rules._switches import tests_above
 from devlint.testcode import near
@@ -28,6 +29,11 @@ _FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTIL
 #: Folders of what others wrote.
 _OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
 _WITH_LINES = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
+_OF_MOVING = re.compile(r"\b(device|gpu|cuda|move|copy)\b", re.IGNORECASE)
+_ON_PURPOSE = re.compile(
+    r"\b(ensures?|make sure|makes sure|in case|might|may|otherwise|instead|because|since|so that|without|different)\b",
+    re.IGNORECASE,
+)
 _REGION = re.compile(r"#\s*region\s+(\w+)", re.IGNORECASE)
 
 
@@ -91,6 +97,24 @@ def _names_another(rule: Rule) -> bool:
     return any(_FROM.match(line) for line in head.splitlines()) or any(
         _letters(name.removesuffix(".git")) not in own for name in _ELSEWHERE.findall(head)
     )
+
+
+def is_by_others(rule: Rule) -> bool:
+    """Whether a file's head says that it is somebody's work, and its packages say that they are others'."""
+    # Copyright (c) 2021 Acme, Inc.   in a package whose `__init__.py` says `Copyright (c) 2023 Umbrella`
+    first = _FIRST_CODE.search(rule.source.text)
+    named = authors(rule.source.text[: first.start()] if first is not None else "") - {ANYBODY}
+    own = {_letters(name) for name in near(rule.source.path)}
+    view = rule.flow.project
+    return bool(named) and view is not None and not named & own and view.credits_only_others(sorted(named))
+
+
+def says_why(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether the comment above a statement says why something is moved, or copied, there."""
+    # a copy for this device, without touching the table itself
+    line = rule.enclosing(node, *_WITH_LINES)
+    texts = " ".join(_comments(line.leading_lines)) if line is not None else ""
+    return _OF_MOVING.search(texts) is not None and _ON_PURPOSE.search(texts) is not None
 
 
 def _letters(name: str) -> str:

@@ -14,7 +14,7 @@ from devlint.flow.names import called_name, last_word, target_names
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
-from devlint.rules._copied import is_copied, refills
+from devlint.rules._copied import is_by_others, is_copied, refills, says_why
 from devlint.rules._exports import is_of_export
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
@@ -62,13 +62,16 @@ class RedundantMove(Rule):
     moved to where that is (`labels.to(logits.device)`), since their parts may be spread over devices; where the name of
     the device is bound more than once; where only some ways through the code have moved the tensor, or a test chose
     between its device and the host; for what an earlier call may have set (`if Scale.factor is None: Scale.factor =
-    ...`); for a line of a block that moves three values or more to one device, or one of a tuple, not all of which are
-    there before; for lines that another function has, too, and needs; and where the function makes the same name in the
-    same way elsewhere and needs the move there. What one function does in several places is one finding.
+    ...`); for a line of a block of three or more that all bind their own names anew, or all make what they move to one
+    device, or one of a tuple, not all of which are there before; for lines that another function has, too, and needs;
+    and where the function makes the same name in the same way elsewhere and needs the move there. What one function
+    does in several places is one finding, and so is what several do in the same words.
 
     Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
     the file, too) or that is put in the place of another package's, which is kept alike; in constructors; in code
-    for an export; and in a branch that fills anew what a module keeps once that is too small.
+    for an export; in a branch that fills anew what a module keeps once that is too small; below a comment that says why
+    something is moved; in files by others than the project's own packages, as the copyright at their heads has it; and
+    beside a line that moves the same elsewhere, or binds its own name anew as this one does, and needs that.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -91,8 +94,12 @@ class RedundantMove(Rule):
                 self._is_in_row(move) or self._is_mirrored(move) or self._is_like_needed(move)
             ):
                 found.append(self._there(move))
-        # what one function does in several places is one thing to mend
-        report_together(self, [replace(t, key=(self.flow.function(t.node), t.tentative)) for t in found])
+        # what one function does in several places is one thing to mend, and so is what several do in the same words
+        report_together(self, [replace(t, key=(self._words(t.node), t.tentative)) for t in found])
+
+    def _words(self, node: cst.CSTNode) -> str:
+        function = self.flow.function(node)
+        return self.code(function.node.body) if function is not None else ""
 
     def _is_there(self, move: Move) -> bool:
         value, place = move.value, move.target
@@ -268,8 +275,9 @@ class RedundantMove(Rule):
         # self.sums = torch.zeros(n).to(device); self.last = torch.zeros_like(self.sums).to(device)
         function = self.flow.function(move.node)
         once = function is not None and function.role == CONSTRUCTOR and not self._is_handed_tensors(function)
-        follows = is_copied(self, move.node) or refills(self, move.node) or is_of_export(self, move.node)
-        return once or follows or self._is_one_of_many(move)
+        follows = is_copied(self, move.node) or is_by_others(self) or says_why(self, move.node)
+        seldom = once or refills(self, move.node) or is_of_export(self, move.node)
+        return seldom or follows or self._is_one_of_many(move) or self._is_one_of_two(move)
 
     def _is_one_of_many(self, move: Move) -> bool:
         """Whether it is one of three or more in a call or a literal, not all of which are there before."""
@@ -283,6 +291,30 @@ class RedundantMove(Rule):
             return False
         row = [call for part in parts if (call := self._same_move(part, move)) is not None]
         return move.node in row and len(row) >= 3 and not all(self._does_nothing(call) for call in row)
+
+    def _is_one_of_two(self, move: Move) -> bool:
+        """Whether the line above or below moves the same to where another thing is, or binds its own name anew as this
+        one does, and needs that."""
+        # left = a[mask.to(a.device)]; right = b[mask.to(b.device)]
+        line = self.enclosing(move.node, cst.SimpleStatementLine)
+        block = self.parent(line) if line is not None else None
+        if line is None or not isinstance(block, cst.IndentedBlock | cst.Module):
+            return False
+        here = next(i for i, statement in enumerate(block.body) if statement is line)
+        beside = [block.body[i] for i in (here - 1, here + 1) if 0 <= i < len(block.body)]
+        for other in self.flow.facts.moves.values():
+            at = self.enclosing(other.node, cst.SimpleStatementLine)
+            if not any(at is each for each in beside) or self._does_nothing(other.node):
+                continue
+            if self._only_rebinds(other, at):
+                if self._only_rebinds(move, line):
+                    return True
+            elif self._ends(other) != self._ends(move) and self.code(other.receiver) == self.code(move.receiver):
+                return True
+        return False
+
+    def _ends(self, move: Move) -> str:
+        return self.code(move.target_node) if move.target_node is not None else ""
 
     def _does_nothing(self, call: cst.Call) -> bool:
         known = self.flow.move(call)
@@ -320,7 +352,7 @@ class RedundantMove(Rule):
     def _drop(self, move: Move, title: str) -> Fix | None:
         _, kept = self.source.offsets(move.receiver, outer=True)
         _, end = self.source.offsets(move.node)
-        if "#" in self.source.text[kept:end] or move.node.lpar:
+        if "#" in self.source.text[kept:end]:
             return None
         line = self.parent(self.parent(move.node) or move.node)
         if not isinstance(line, cst.SimpleStatementLine) or not self._only_rebinds(move, line):

@@ -74,6 +74,14 @@ def test_what_no_file_of_its_project_names_is_tentative(tmp_path: Path, others: 
     assert project(tmp_path, **others) == []
 
 
+def test_what_a_function_defines_and_never_names_is_tentative_in_scripts_too(tmp_path: Path) -> None:
+    inner = "    def grid(n, device):\n        return torch.rand(n, device=device).to(device)\n\n    return {}\n"
+    code = "import torch\n\n\ndef warp(n, device):\n" + inner
+    for given, rules in (("n", []), ("grid(n, device)", ["redundant-move"]), ("n  # grid", [])):
+        write(tmp_path, **{"warp.py": code.format(given)})
+        assert found(tmp_path, "warp.py") == rules
+
+
 def test_a_script_and_a_file_of_tests_need_nobody_who_names_what_they_define(tmp_path: Path) -> None:
     write(tmp_path, **{"model.py": MODEL})
     assert found(tmp_path, "model.py") == ["create-then-move"]
@@ -218,3 +226,32 @@ def test_what_would_end_a_test_is_tentative_in_tests(tmp_path: Path) -> None:
     write(tmp_path, **{"test_sum.py": code, "check.py": code})
     assert found(tmp_path, "check.py") == ["tensor-without-device"]
     assert found(tmp_path, "test_sum.py") == []
+
+
+TWICE = "# Copyright (c) 2021 Acme, Inc. All rights reserved.\nimport torch\n\n\ndef noise(n, device):\n"
+TWICE += "    return torch.rand(n, device=device).to(device)\n"
+
+
+@pytest.mark.parametrize(
+    ("opening", "rules"),
+    [
+        ("", ["redundant-move"]),
+        ("# Copyright 2023 The ACME Team\n", ["redundant-move"]),
+        ("# Copyright (c) Umbrella\n", []),
+        ("# The above copyright notice shall be included\n", ["redundant-move"]),
+        ("# Copyright (c) Umbrella\n# Copyright (c) by acme\n", ["redundant-move"]),
+    ],
+    ids=["nobody", "the same", "another", "a licence", "both"],
+)
+def test_what_others_wrote_is_kept_as_theirs(tmp_path: Path, opening: str, rules: list[str]) -> None:
+    others = {"train.py": "from pkg.model import noise\n", "pkg/__init__.py": opening}
+    assert project(tmp_path, TWICE, **others) == rules
+    assert project(tmp_path, TWICE, **{**others, "pkg/__init__.py": "", "setup.py": opening}) == rules
+
+
+def test_a_cached_finding_follows_whose_work_the_package_is(tmp_path: Path) -> None:
+    others = {"train.py": "from pkg.model import noise\n"}
+    assert project(tmp_path, TWICE, **others) == ["redundant-move"]
+    for opening, rules in (("", ["redundant-move"]), ("# Copyright (c) 2023 Umbrella\n", [])):
+        write(tmp_path, **{"pkg/__init__.py": opening})
+        assert found(tmp_path, "pkg/model.py", cache=True) == rules
