@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.facts import Move
 from devlint.flow.loops import runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted
@@ -42,13 +43,15 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     # def __init__(self, fused=True): self.fused = fused   and then   if self.fused: ...; else: ...
     if is_switched_off(rule, node, default=True) or _tells_of_values(rule, node):
         return False
-    if _runs_in_fit(rule, node):
+    if _runs_in_fit(rule, node) or _is_set_by_nobody(rule, node):
         return False
     if not is_table(rule, made.factory, move.receiver):
         return False
     if not _makes_others_there(rule, node) and not _is_called_often(rule, node):
         return False
-    return varying(made.factory) >= _SIZES_OF_MUCH or not _waits_beside(rule, node)
+    if varying(made.factory) < _SIZES_OF_MUCH and _waits_beside(rule, node):
+        return False
+    return not _is_ahead_of_waiting_loop(rule, node)
 
 
 def _may_draw_there(rule: Rule, made: Made) -> bool:
@@ -177,6 +180,44 @@ def _waits_beside(rule: Rule, node: cst.CSTNode) -> bool:
     return False
 
 
+def _is_ahead_of_waiting_loop(rule: Rule, node: cst.CSTNode, *, around: bool = False, depth: int = 2) -> bool:
+    """Whether a loop below waits for the device in each turn, or one below or around each call of the function."""
+    # found = torch.zeros(n, 2, 3).to(x.device)
+    # for t in range(steps): x = net(x, torch.tensor([t]).to(x.device))
+    flow, function = rule.flow, rule.flow.function(node)
+    if function is None:
+        return False
+    for n in _inside(function.node.body):
+        if not isinstance(n, cst.For | cst.While):
+            continue
+        if (rule.source.comes_before(node, n) or (around and _is_within(rule, node, n))) and _waits_in_each_turn(
+            rule, n
+        ):
+            return True
+    if depth == 0 or function.is_step or function.name == "forward":
+        return False  # for x in loader: net(x).item()   each step of a training waits once, and seldom in its midst
+    calls = calls_of(flow, function)
+    return bool(calls) and all(_is_ahead_of_waiting_loop(rule, call, around=True, depth=depth - 1) for call in calls)
+
+
+def _is_within(rule: Rule, node: cst.CSTNode, loop: cst.For | cst.While) -> bool:
+    above: cst.CSTNode | None = node
+    while above is not None and above is not loop:
+        above = rule.parent(above)
+    return above is loop
+
+
+def _waits_in_each_turn(rule: Rule, node: cst.For | cst.While) -> bool:
+    loop = rule.flow.loop(node.body.body[0])
+    if loop is None:
+        return False
+    return any(
+        isinstance(n, cst.BaseExpression) and not runs_sometimes(rule.flow, n, loop) and _waits_at(rule, n)
+        for part in ((node.body, node.test) if isinstance(node, cst.While) else (node.body,))
+        for n in _inside(part)
+    )
+
+
 def _waits_at(rule: Rule, node: cst.BaseExpression) -> bool:
     flow = rule.flow
     if waits(flow, node, needed=True) or reads(flow, node) or _brings_words(rule, node) or _asks_values(rule, node):
@@ -194,6 +235,22 @@ def _runs_in_fit(rule: Rule, node: cst.CSTNode) -> bool:
         return False
     callers = [rule.flow.function(call) for call in calls_of(rule.flow, function)]
     return bool(callers) and all(f is not None and f.name == "fit" and f.cls is function.cls for f in callers)
+
+
+def _is_set_by_nobody(rule: Rule, node: cst.CSTNode) -> bool:
+    """`if hasattr(self, "multiple"): ...`, of an attribute that nothing in the file sets."""
+    asked = {
+        arg.value.raw_value
+        for test, _, holds in tests_above(rule, node)
+        if holds
+        for call in tree.walk(test)
+        if isinstance(call, cst.Call) and dotted(call.func) == "hasattr" and dotted(call.args[0].value) == "self"
+        for arg in call.args[1:]
+        if isinstance(arg.value, cst.SimpleString)
+    }
+    scope = rule.flow.scope
+    stored = scope.outside_stores.union(*(function.stores for function in scope.functions.values()))
+    return not asked <= stored
 
 
 def _counts_up_to_value(rule: Rule, call: cst.Call) -> bool:

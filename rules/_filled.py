@@ -56,7 +56,7 @@ def varying(factory: cst.Call) -> int:
 
 
 def is_table(rule: Rule, factory: cst.Call, moved: cst.BaseExpression) -> bool:
-    """Whether at least two sizes that vary multiply in what is copied: it grows faster than any of them.
+    """Whether at least two sizes that vary multiply in what is copied, and one of them with what comes in.
 
     `torch.ones(n, n)`, `torch.zeros(x.shape)`, `torch.zeros_like(x)`, `torch.eye(n)`, `torch.arange(n).repeat(b, 1)`.
     """
@@ -75,7 +75,7 @@ def is_table(rule: Rule, factory: cst.Call, moved: cst.BaseExpression) -> bool:
     if kind in ("full", "randint"):  # torch.randint(low, high, (n, m))   other arguments are no sizes
         lists = [arg.value for arg in factory.args if isinstance(arg.value, cst.List | cst.Tuple)]
         given = [element.value for element in lists[0].elements] if lists else []
-    return sum(_number(rule, size) is None for size in given) > 1
+    return sum(_number(rule, size) is None for size in given) > 1 and not all(_is_setting(rule, n) for n in given)
 
 
 def _is_shape(rule: Rule, size: cst.BaseExpression) -> bool:
@@ -100,6 +100,21 @@ def _bound_to(rule: Rule, name: cst.Name) -> Iterator[cst.BaseExpression]:
     for assign in rule.source.nodes_of(cst.Assign):
         if rule.flow.function(assign) is function and sets(assign, name.value):
             yield assign.value
+
+
+def _is_setting(rule: Rule, size: cst.BaseExpression) -> bool:
+    """`self.width`, `2 * self.width + 1`: no more than a constructor says, however large a batch is."""
+    if isinstance(size, cst.BinaryOperation):
+        return _is_setting(rule, size.left) and _is_setting(rule, size.right)
+    path, function = dotted(size), rule.flow.function(size)
+    if not path.startswith("self.") or function is None or function.cls is None:
+        return isinstance(size, cst.Integer)
+    return not any(
+        path.split(".")[1] in method.stores
+        for owner in {*function.cls.lineage, *function.cls.descendants}
+        for method in owner.methods.values()
+        if method.role != CONSTRUCTOR
+    )
 
 
 def _number(rule: Rule, size: cst.BaseExpression) -> int | None:

@@ -84,18 +84,20 @@ class CreateThenMove(Rule):
 
     Tentative, and kept back unless that is selected: where fewer than two sizes that vary multiply in what is filled
     (`torch.arange(n)`, `torch.zeros(n, 1)`, unlike `torch.ones(n, n)`, `torch.zeros(x.shape)`, `torch.eye(n)` or
-    `torch.arange(n).repeat(b, 1)`); in a function that follows an argument and that the file calls from no step, loop
-    or module, and in a method of a module that nothing in the file calls, unless the same function makes other memory
-    with `device=`; where the host waits for something else in the same call or turn (`.item()`, a mask,
-    `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary; in an
-    `assert` or a test; in a branch that warns, and in the `else:` of a flag that defaults to `True`; for what is handed
-    to `generate(...)` at once; for random numbers, unless the function draws others with `device=`: results depend on
-    the seed, which another file may set; under `if __name__ == "__main__":` of a file that defines modules, which tries
-    them out; in files and functions for an export, and in what only stands in for an operator of another runtime
-    (`symbolic` without `backward`); for what only `fit` of the same class calls, to keep it; and in code that says it
-    was copied (`# Copied from`, `# Modified from`, `# Copyright (c) https://github.com/someone/project`, a place in
-    another repository at the head of the file), lies in a folder of what others wrote (`extern`, `third_party`), or is
-    put in the place of another package's.
+    `torch.arange(n).repeat(b, 1)`), or only settings of the object do (`torch.zeros(self.width, self.bands)`); in a
+    function that follows an argument and that the file calls from no step, loop or module, and in a method of a module
+    that nothing in the file calls, unless the same function makes other memory with `device=`; where the host waits
+    for something else in the same call or turn (`.item()`, a mask, `torch.tensor([step]).to(device)`, a list of
+    indices, `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary;
+    ahead of a loop that waits in each turn, in the function or in all that call it; under `hasattr(self, "name")` of
+    what nothing in the file sets; in an `assert` or a test; in a branch that warns, and in the `else:` of a flag that
+    defaults to `True`; for what is handed to `generate(...)` at once; for random numbers, unless the function draws
+    others with `device=`: results depend on the seed, which another file may set; under `if __name__ == "__main__":`
+    of a file that defines modules, which tries them out; in files and functions for an export, and in what only stands
+    in for an operator of another runtime (`symbolic` without `backward`); for what only `fit` of the same class calls,
+    to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`, `# Copyright (c)
+    https://github.com/someone/project`, a place in another repository at the head of the file), lies in a folder of
+    what others wrote (`extern`, `third_party`), or is put in the place of another package's.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
