@@ -55,10 +55,20 @@ _LOSS = re.compile(r"^(self\.)?_?(\w*criterion|loss(_?(fn|func|function))?|\w+_l
 
 def knows_all_calls(flow: Flow, loop: Loop, since: int, end: int) -> bool:
     """Whether each turn calls nothing between two offsets of which nobody here knows what it does."""
-    return all(
+    return not _hooks_in(flow, loop) and all(
         not since <= flow.source.offsets(node)[0] <= end or runs_sometimes(flow, node, loop) or _is_known(flow, node)
         for node in tree.walk(loop.node.body)
         if isinstance(node, cst.Call)
+    )
+
+
+def _hooks_in(flow: Flow, loop: Loop) -> bool:
+    """`handles = [part.register_forward_hook(watch) for part in net]`: each call of the model runs that as well."""
+    function = flow.function(loop.node)
+    around = function.node if function is not None else flow.source.module
+    return any(
+        isinstance(node, cst.Call) and called_name(node) in ("register_forward_hook", "register_forward_pre_hook")
+        for node in tree.walk(around)
     )
 
 

@@ -115,11 +115,12 @@ class HostSyncInLoop(Rule):
     default; a value that is shown before the end of the work under a flag that nothing shows to be off by default
     (`if show: bar.set_description(...)`); loops that step by a gradient scaler in some steps, that compare what is a
     tensor on one way through the turn (`if loss < best`), or that read something else by `item()` of which too little
-    is known; a turn that calls what nobody here knows (`march(out)` of another package, a model that some `build(args)`
-    gave or whose `forward` was not found), unless the function never looks at what was read; a read with no model run
-    before it in the turn, where little more than the batch is queued; rows read after text was generated, which waited
-    for each token; an argument that is read and that may as well be a number, since nothing declares it or uses it as a
-    tensor; and code that says it was copied, or lies in a folder of what others wrote.
+    is known; a turn that calls what nobody here knows (`march(out)` of another package, a model that some
+    `build(args)` gave, that got hooks, or whose `forward` was not found), unless the function never looks at what
+    was read; a read with no model run before it in the turn, where little more than the batch is queued; rows read
+    after text was generated, which waited for each token; an argument that is read and that may as well be a
+    number, since nothing declares it or uses it as a tensor; and code that says it was copied, or lies in a folder
+    of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
