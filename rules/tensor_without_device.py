@@ -10,7 +10,7 @@ from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import has_tensors
 from devlint.flow.names import dotted
-from devlint.flow.scope import Function
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
 from devlint.rules._meetings import given_back, is_dead, meetings
 from devlint.rules._moves import short
@@ -85,10 +85,11 @@ class TensorWithoutDevice(Rule):
     Tentative where nothing but such a parameter says that the other side is on a device, unless `forward` or a training
     step runs the code with what it was handed, the function makes another tensor follow that very parameter, or the
     tensor takes the place of an optional argument that was left out. Tentative, too, is what is given back on the host
-    by one way of a function, and on a device by another: who asks for it may read it on the host. So it is in files
-    that export models, in tests that do not move what they run, below a flag of the function or the constructor that is
-    off by default (`False`, `0`, `None`), and where the device is an argument (`device=None`) that no call in the file
-    gives.
+    by one way of a function, and on a device by another: who asks for it may read it on the host. So is what a method
+    that no step calls puts in the place of a buffer, since the module may be moved afterwards; and what is found in
+    files that export models, in tests that do not move what they run, below a flag of the function or the constructor
+    that is off by default (`False`, `0`, `None`), and where the device is an argument (`device=None`) that no call in
+    the file gives.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -125,6 +126,9 @@ class TensorWithoutDevice(Rule):
             self._report(factory, meeting, fix)
         for factory, meeting in returned.items():
             self._report_returned(factory, meeting)
+        for cls in self.flow.scope.classes.values():
+            if cls.is_module:
+                self._rebound(cls, reported)
         if ".device" in self.source.text:
             for node in self.source.nodes_of(cst.If):
                 self._rebuilt(node, reported)
@@ -191,6 +195,43 @@ class TensorWithoutDevice(Rule):
                 if held is not None and (held.ref in ("parameter", "buffer") or has_tensors(held)):
                     return part
         return node
+
+    def _rebound(self, cls: Class, reported: set[cst.CSTNode]) -> None:
+        """``def reset(self, n): self.state = torch.zeros(n)``, where that is a buffer: it moves and is replaced."""
+        for name in sorted(cls.buffers):
+            for statement, value, function in cls.stores.get(name, ()):
+                factory = value.origin
+                if (
+                    function.role != CONSTRUCTOR
+                    and isinstance(factory, cst.Call)
+                    and factory not in reported
+                    and value.is_tensor
+                    and value.place.is_host
+                    and value.zero is False
+                    and self._is_meant(factory)
+                    and self._is_used_as_it_is(cls, name)
+                ):
+                    reported.add(factory)
+                    self.report(
+                        factory,
+                        f"`self.{name}` is a buffer, which moves with `{cls.name}`, and `{self.flow.name_of(factory)}` "
+                        "makes what replaces it on the host",
+                        notes=[self.note(statement, "it is replaced here")],
+                        tentative=True,
+                    )
+
+    def _is_used_as_it_is(self, cls: Class, name: str) -> bool:
+        """Whether a step reads an attribute of a class, and nothing in the class moves it or asks where it is."""
+        used = False
+        for node in self.source.nodes_of(cst.Attribute):
+            function = self.flow.function(node)
+            if dotted(node) != f"self.{name}" or function is None or function.cls is not cls:
+                continue
+            above = self.parent(node)
+            if isinstance(above, cst.Attribute) and above.attr.value in _PUTS:
+                return False  # self.state = self.state.to(x.device)
+            used = used or (function in self.flow.step_functions and not isinstance(above, cst.AssignTarget))
+        return used
 
     def _rebuilt(self, node: cst.If, reported: set[cst.CSTNode]) -> None:
         """``if self.mask.device != x.device: self.mask = torch.ones(n, n)``, on the host again each time."""

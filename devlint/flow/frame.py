@@ -625,7 +625,7 @@ class Frame:
             mine = merged.get(key)
             if mine is None:
                 if "." in key or "[" in key:
-                    merged[key] = _half_known(value, self._before_path(key))
+                    merged[key] = _half_known(value, self._before_path(key), test)
                 elif key == DEFAULT_PLACE:
                     merged[key] = Value(DEVICE)
                 elif key == NO_GRAD or self._is_global(key):
@@ -642,7 +642,7 @@ class Frame:
             for key in a:
                 if key not in b:
                     if "." in key or "[" in key:
-                        merged[key] = _half_known(a[key], self._before_path(key))
+                        merged[key] = _half_known(a[key], self._before_path(key), test)
                     elif key == DEFAULT_PLACE:
                         merged[key] = Value(DEVICE)
                     elif key == NO_GRAD or self._is_global(key):
@@ -663,14 +663,15 @@ class Frame:
         return UNKNOWN
 
 
-def _half_known(value: Value, before: Value) -> Value:
+def _half_known(value: Value, before: Value, test: cst.CSTNode | None) -> Value:
     if before.kind == UNKNOWN_KIND:
         if value.kind in (TENSOR, THING, MODULE):
             return value.but(place=UNKNOWN_PLACE, zero=False, obj=None, pinned=None)
         if value.kind in (LIST, TUPLE, DICT, INSTANCE, LOADER):
             return UNKNOWN
         return value
-    return join(before, value)
+    # if self.last.size(0) != n: self.last = torch.zeros(n)   where it was a buffer
+    return join(before, value) if test is None else branched(before, value, test)
 
 
 def _is_tensor_in(env: Env | None, origin: cst.CSTNode | None) -> bool:
