@@ -11,12 +11,18 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._training import under_no_grad
+from devlint.rules._training import bound_paths, under_no_grad
 
 #: Names in a function that works with gradients, or that turns autograd off by itself.
 _GRADIENTS = re.compile(r"grad|backward|inference_mode|attack|adversar|optim|volatile", re.I)
 #: Methods and functions after which nothing goes backward.
 _ENDS = frozenset("item argmax cpu detach tolist numpy topk decode float int argsort".split())
+#: Methods that give the model that they are called of.
+_GIVE_ITSELF = frozenset("to cuda cpu eval train half float double bfloat16 requires_grad_".split())
+#: Packages of which no model needs gradients to answer.
+_OF_PLAIN_MODELS = frozenset({"torch", "torchvision", "transformers", "timm", "copy"})
+#: In a module that works with gradients of its own: forces are those of an energy.
+_DIFFERENTIATES = re.compile(r"^(grad|enable_grad|inference_mode)$")
 #: Names of methods that ask a model, and of those that let it write.
 _EVALUATES = re.compile(r"^_?(eval|evaluate|validate|validation|test)(_|$)")
 _GENERATES = re.compile(r"^_?(generate|sample|decode|write|complete)(_|$)")
@@ -69,8 +75,10 @@ class InferenceWithGrad(Rule):
 
     ## Limits
     Silent where nothing calls `eval()`, where nothing in it says that results are only read (`argmax`,
-    `item()`, `cpu()` and the like), and where anything in it has to do with gradients. A caller in another file that
-    turns autograd off is not seen.
+    `item()`, `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients. A
+    caller in another file that turns autograd off is not seen. Held back as tentative: models that a function or a
+    method of a class loads (`load_model(path)`), as some need gradients to answer (forces), and others turn autograd
+    off by themselves.
 
     ## References
     - [Autograd mechanics: locally disabling gradient computation](https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
@@ -268,7 +276,28 @@ class InferenceWithGrad(Rule):
             f"autograd records `{short(self.code(asked))}` in every iteration, and nothing goes backward",
             notes=notes,
             fix=self._fix(function),
+            tentative=self._is_loaded(asked, model),
         )
+
+    def _is_loaded(self, asked: cst.Call, model: str) -> bool:
+        """``model = load_model(path)``, ``Net.load(path)``: what its `forward` does, or turns off, is not known."""
+        around = self.enclosing(asked, cst.ClassDef if "." in model else cst.FunctionDef) or self.source.module
+        return any(
+            self._loads(assign.value)
+            for assign in tree.walk(around)
+            if isinstance(assign, cst.Assign) and model in bound_paths(assign)
+        )
+
+    def _loads(self, value: cst.BaseExpression) -> bool:
+        while (
+            isinstance(value, cst.Call) and called_name(value) in _GIVE_ITSELF and isinstance(value.func, cst.Attribute)
+        ):
+            value = value.func.value  # load_model(path).to(device)
+        if not isinstance(value, cst.Call) or isinstance(self.flow.value(value).ref, Class):
+            return False
+        called = self.flow.scope.qualified(value.func)
+        made = called_name(value)[:1].isupper()  # Net(3, 4)
+        return bool(called) and not made and called.partition(".")[0] not in _OF_PLAIN_MODELS
 
     def _fix(self, function: Function | None) -> Fix | None:
         if function is None or function.is_generator or self.flow.scope.imports.get("torch") != "torch":
@@ -278,6 +307,13 @@ class InferenceWithGrad(Rule):
 
 
 def _is_silent(cls: Class) -> bool:
-    """Whether a module's `forward` turns autograd off by itself."""
-    forward = cls.find_method("forward")
-    return forward is not None and any(_GRADIENTS.search(decorator) for decorator in forward.decorators)
+    """Whether a module turns autograd off by itself when it is called, or needs it to answer."""
+    entries = [cls.find_method(name) for name in ("forward", "__call__")]
+    if any(_GRADIENTS.search(decorator) for entry in entries if entry is not None for decorator in entry.decorators):
+        return True
+    # forces = -torch.autograd.grad(energy.sum(), positions)[0]
+    return any(
+        isinstance(node, cst.Name) and _DIFFERENTIATES.search(node.value)
+        for each in cls.lineage
+        for node in tree.walk(each.node)
+    )
