@@ -13,7 +13,9 @@ from devlint.flow.scope import Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, TENSOR, THING
 from devlint.rule import Rule
+from devlint.rules._afterwards import reads_of
 from devlint.rules._moves import short
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._training import (
     FREEING,
     Backward,
@@ -117,12 +119,14 @@ class RetainedGraph(Rule):
         if not bodies.found:
             return
         returning = {body.function: body for body in bodies.found.values() if self._returns_loss(bodies, body)}
-        for keep in self._keeps():
-            body = bodies.found.get(self.flow.function(keep.node))
-            if body is not None and self._check_names(bodies, body, keep):
-                continue
-            if returning:
-                self._check_call(bodies, keep, returning)
+        found = [told for keep in self._keeps() if (told := self._told(bodies, keep, returning)) is not None]
+        for tentative in (False, True):
+            report_together(self, (told for told in found if told.tentative is tentative))
+
+    def _told(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
+        body = bodies.found.get(self.flow.function(keep.node))
+        told = self._check_names(bodies, body, keep) if body is not None else None
+        return told or (self._check_call(bodies, keep, returning) if returning else None)
 
     # what is kept -------------------------------------------------------------------------------
 
@@ -160,7 +164,7 @@ class RetainedGraph(Rule):
 
     # names that go backward ---------------------------------------------------------------------
 
-    def _check_names(self, bodies: Bodies, body: Body, keep: Keep) -> bool:
+    def _check_names(self, bodies: Bodies, body: Body, keep: Keep) -> Told | None:
         for part in self._kept_parts(keep):
             path = dotted(part)
             value = self.flow.value(part)
@@ -175,9 +179,8 @@ class RetainedGraph(Rule):
                     loss = path in backward.paths or LOSS_NAME.search(path) is not None
                     sure = loss and self._recurs_often(loop_around(self.flow, keep.node))
                     sure = sure and not self._ends_with_step(body, keep)
-                    self._report(keep, part, backward.node, safe=True, sure=sure)
-                    return True
-        return False
+                    return self._tell(keep, part, backward.node, safe=True, sure=sure)
+        return None
 
     def _goes_with(self, body: Body, path: str, backward: Backward) -> bool:
         """Whether the path is what goes backward, or a tensor with history that it is computed from."""
@@ -376,12 +379,12 @@ class RetainedGraph(Rule):
                 return start < end and all(_carries_on(statement, path) for statement in between)
         return False
 
-    def _check_call(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> None:
+    def _check_call(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
         """`total += train_step(batch)`; `loss = train_step(batch)` and then `total += loss`."""
         flow = self.flow
         loop = loop_around(flow, keep.node)
         if loop is None or runs_few_times(loop):
-            return
+            return None
         for part in self._kept_parts(keep):
             call: cst.BaseExpression | None = part
             name = dotted(part)
@@ -400,8 +403,8 @@ class RetainedGraph(Rule):
             spent = returning[function].backwards[0]
             if self._outlives(body, keep, loop):
                 sure = self._recurs_often(loop) and not self._ends_with_step(body, keep)
-                self._report(keep, part, spent.node, safe=bool(name), sure=sure)
-                return
+                return self._tell(keep, part, spent.node, safe=bool(name), sure=sure)
+        return None
 
     def _called(self, call: cst.BaseExpression | None) -> Function | None:
         return function_called(self.flow, self.flow.function(call), call) if isinstance(call, cst.Call) else None
@@ -429,15 +432,32 @@ class RetainedGraph(Rule):
         ]
         return any(isinstance(each, cst.Integer) and each.evaluated_value > _MANY_STEPS for each in bounds)
 
-    def _report(self, keep: Keep, part: cst.BaseExpression, backward: cst.CSTNode, *, safe: bool, sure: bool) -> None:
+    def _tell(self, keep: Keep, part: cst.BaseExpression, backward: cst.CSTNode, *, safe: bool, sure: bool) -> Told:
         holder, what = short(self.code(keep.holder)), short(self.code(part))
-        self.report(
+        notes = [self.note(backward, "it goes backward from here, and nothing needs its history after that")]
+        if self._is_never_read(keep):
+            notes.append(self.note(keep.node, f"nothing reads `{holder}`: the line can go"))
+        return Told(
             keep.node,
             f"`{holder}` keeps the autograd history of every step, for `{what}` is kept with its own",
-            notes=[self.note(backward, "it goes backward from here, and nothing needs its history after that")],
+            f"so does `{holder}`, for `{what}`",
+            notes=notes,
             fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=safe),
             tentative=not sure,
         )
+
+    def _is_never_read(self, keep: Keep) -> bool:
+        """``total += loss`` in a function that does nothing else with the sum."""
+        function, name = self.flow.function(keep.node), keep.holder
+        if function is None or not isinstance(name, cst.Name) or not isinstance(keep.node, cst.AugAssign):
+            return False
+        named = [n for n in tree.walk(function.node) if isinstance(n, cst.Name) and n.value == name.value]
+        reads = [read for read in reads_of(self, function, name.value) if not self._is_added_to(read)]
+        return not reads and all(self.flow.function(each) is function for each in named)
+
+    def _is_added_to(self, name: cst.Name) -> bool:
+        above = self.parent(name)
+        return isinstance(above, cst.AugAssign) and above.target is name
 
 
 def _clears(call: cst.Call) -> bool:
