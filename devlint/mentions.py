@@ -14,7 +14,7 @@ from functools import lru_cache
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset({"imports", "uses", "redirects", "credits"})
+QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "credits"})
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -55,9 +55,10 @@ class Mentions:
         """The first file of the project that says yes to a question; nothing where none does.
 
         ``imports STEM NAME``: it imports the file of that stem and names what that defines, or takes over all its
-        names. ``uses NAME``: it reads an attribute of that name. ``redirects FOLDER``: it is in that folder of the
-        root, or in the root itself, and has new tensors made elsewhere than on the host. ``credits WORD``: its head
-        says that it is by somebody of that name. :data:`TOO_MANY` where that is so.
+        names. ``uses NAME``: it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test
+        and defines that. ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new
+        tensors made elsewhere than on the host. ``credits WORD``: its head says that it is by somebody of that name.
+        :data:`TOO_MANY` where that is so.
         """
         files = self.files
         if len(files) > _MOST_FILES:
@@ -65,6 +66,9 @@ class Mentions:
         what, _, folder = question.partition(" ")
         if what == "redirects":
             files = [path for path in files if path.endswith(_CODE) and folder_below(self._root, path) in ("", folder)]
+        elif what == "defines":
+            called = os.sep + folder.partition(" ")[0]
+            files = [path for path in files if path.endswith(called) and not is_test_file(below(self._root, path))]
         return next((path for path in files if says(_read(path), path, question)), "")
 
     @property
@@ -87,9 +91,14 @@ def _walk(root: str) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in names if name.endswith((*_CODE, *_BESIDES)))
 
 
+def below(root: str, path: str) -> str:
+    """A path as it is from a root."""
+    return path[len(root) :].lstrip(os.sep)
+
+
 def folder_below(root: str, path: str) -> str:
     """The folder right below a root that holds a file; empty for one in the root itself."""
-    folder, _, rest = path[len(root) :].lstrip(os.sep).partition(os.sep)
+    folder, _, rest = below(root, path).partition(os.sep)
     return folder if rest else ""
 
 
@@ -113,6 +122,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
     name = names[-1].encode()
     if what == "credits":
         return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))
+    if what == "defines":
+        return name in raw and _found(_defines(name), raw)
     if what == "uses":
         return name in raw and _found(_uses(name), raw)
     if not path.endswith(_CODE):
@@ -148,6 +159,11 @@ def _in_comment(raw: bytes, match: re.Match[bytes]) -> bool:
 def _word(name: bytes) -> re.Pattern[bytes]:
     """The name, but not where it is defined."""
     return re.compile(rb"(?<!\bdef )(?<!\bclass )\b" + re.escape(name) + rb"\b")
+
+
+@lru_cache(maxsize=64)
+def _defines(name: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"^(?:async +)?(?:def|class) +" + re.escape(name) + rb"\b", re.MULTILINE)
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ import libcst as cst
 from devlint.flow.names import dotted, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
-from devlint.mentions import named_at
+from devlint.mentions import below, named_at
 from devlint.source import Definition
 from devlint.testcode import is_test_file
 
@@ -46,11 +46,16 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether nothing in the project names the function or class at the top level that holds ``node``, or its method.
 
     Only of files in packages: a script is run by its path, and what stands alone may be on its way to somewhere. What a
-    function defines and does not name is unused in any file.
+    function defines and does not name is unused in any file, and so is what a package among the tests keeps as the
+    project had it once.
     """
     view = flow.project
     definitions = [*flow.source.definitions(node)][::-1]  # the outermost first
-    if view is None or not definitions or is_test_file(view.path):
+    if view is None or not definitions:
+        return False
+    if view.is_in_package() and _is_kept_by_tests(view, definitions[0].name.value):
+        return True
+    if is_test_file(view.path):
         return False
     if any(_is_left_over(flow, outer, inner) for outer, inner in pairwise(definitions)):
         return True
@@ -78,6 +83,14 @@ def _is_left_over(flow: Flow, outer: Definition, inner: Definition) -> bool:
     start, end = source.offsets(inner)
     parts = source.text[first:start], source.text[end:last]
     return not any(True for part in parts for _ in named_at(part, inner.name.value))
+
+
+def _is_kept_by_tests(view: View, name: str) -> bool:
+    """Whether a package among the tests has what the file of that name in the project itself defines, too."""
+    whole = view.index.all_files(view.path)
+    if not whole or not is_test_file(below(os.path.dirname(whole), view.path)):
+        return False
+    return view.some_file_says(f"defines {os.path.basename(view.path)} {name}") is True
 
 
 def _cannot_be_imported(flow: Flow, view: View) -> bool:

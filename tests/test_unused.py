@@ -116,6 +116,15 @@ def test_a_method_that_nothing_reads_is_tentative(tmp_path: Path) -> None:
     assert project(tmp_path, follows, **{"train.py": train + "    getattr(net, 'masked')(x)\n"}) == ["create-then-move"]
 
 
+def test_a_copy_of_the_package_among_the_tests_is_kept_as_it_was(tmp_path: Path) -> None:
+    code = "import torch\n\n\ndef fill(net, x: torch.Tensor, device):\n    x.to(device)\n    return net(x)\n"
+    old = {"tests/old/pkg/__init__.py": "from .rows import fill\n", "tests/old/pkg/rows.py": code}
+    write(tmp_path, **old)
+    assert found(tmp_path, "tests/old/pkg/rows.py") == ["discarded-move"]
+    write(tmp_path, **{"pkg/rows.py": "def fill(x):\n    return x\n"})
+    assert found(tmp_path, "tests/old/pkg/rows.py") == []
+
+
 def test_a_base_of_another_package_may_call_any_method(tmp_path: Path) -> None:
     follows = METHOD.replace(MASK, MASK.replace("return x", "other = torch.ones(3, device=x.device)\n        return x"))
     theirs = follows.replace("nn.Module", "LightningModule").replace(
