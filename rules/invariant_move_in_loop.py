@@ -15,7 +15,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note, where
-from devlint.rules._recurs import in_stepping_loop, reads, reads_each_time, trains
+from devlint.rules._recurs import in_stepping_loop, reads, reads_each_time
 from devlint.rules._switches import is_switched_off
 
 
@@ -74,9 +74,9 @@ class InvariantMoveInLoop(Rule):
     for a single number in a loop that reads a value of the device each time, and so waits in any case.
 
     Tentative, and kept back unless that is selected: what is moved once for many steps, in a loop that works in the
-    loops inside it only; and a tensor that is one number, or a few in a loop that neither trains nor goes through a
-    loader, that stands under an option that is off, or in a loop of few turns (`range(10)`), one that goes through
-    models, and one that waits for the device each time in any case.
+    loops inside it only; and a tensor that is one number, or a few in a loop that goes through no loader, that stands
+    under an option that is off, or in a loop of few turns (`range(10)`), one that goes through models, and one that
+    waits for the device each time in any case.
 
     ## References
     - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device)
@@ -147,7 +147,7 @@ class InvariantMoveInLoop(Rule):
         """Whether many turns copy more than a number or two each, and do not wait for something else in any case."""
         origin = self.flow.value(source).origin
         numbers = self._numbers(origin) if isinstance(origin, cst.Call) else 1
-        if numbers <= 1 or (numbers < _MANY and not (loop.loader or trains(loop))):
+        if numbers <= 1 or (numbers < _MANY and not loop.loader):
             return False  # for frame in range(n): pivot = torch.tensor([0, 0, 0.2], device=device); ...
         if not in_stepping_loop(self.flow, node) or is_switched_off(self, node):
             return False  # for net, head in zip(nets, heads): ...
