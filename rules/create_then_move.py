@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import TypeGuard
 
 import libcst as cst
@@ -27,7 +29,7 @@ class CreateThenMove(Rule):
     to a device and used for nothing else: at once, behind calls that only rearrange it, or through a name that
     nothing else reads. It speaks where that happens again and again: in a loop that drives a model, in `forward` and
     what it calls, in what a loop of the file calls, and in functions that follow an argument (`.to(x.device)`). What
-    stands in statements close to one another is one finding.
+    stands in statements close to one another, or is made by the same expression in one function, is one finding.
 
     ## Why is this bad
     The host fills memory that nobody reads there, and the copy that follows comes from pageable memory, so that the
@@ -109,7 +111,7 @@ class CreateThenMove(Rule):
     assumes_host_default = True
 
     def check(self) -> None:
-        found = []
+        found: list[tuple[Told, cst.Call]] = []
         for move in self.flow.facts.moves.values():
             value = move.value
             if not (value.is_tensor and value.place.is_host and _goes_there(move)) or value.pinned or value.grad:
@@ -122,8 +124,42 @@ class CreateThenMove(Rule):
             if isinstance(start, cst.Call):
                 made = Made(start, drawn)
             if made is not None and not is_nothing(self, made.factory) and is_worth_it(self, move, made):
-                found.append(self._told(move, made, named))
-        report_together(self, found, apart=2)
+                found.append((self._told(move, made, named), made.factory))
+        self._find_twins([(told, factory) for told, factory in found if not told.tentative])
+        report_together(self, [told for told, _ in found], apart=2)
+
+    def _find_twins(self, found: list[tuple[Told, cst.Call]]) -> None:
+        """Give one key to what a function makes close by, in branches side by side too, or by the same expression."""
+        # h = torch.zeros(n, b, d).to(x.device)
+        # if self.kind == "lstm": c = torch.zeros(n, b, d).to(x.device)
+        found.sort(key=lambda each: self.source.offsets(each[0].node)[0])
+        last: Told | None = None
+        made: dict[object, object] = {}
+        for told, factory in found:
+            function = self.flow.function(told.node)
+            same = function, self.code(factory)
+            close = last is not None and function is self.flow.function(last.node)
+            if last is not None and close and self._apart(last.node, told.node) <= 2:
+                told.key = last.key
+            else:
+                told.key = made.get(same, told)
+            made.setdefault(same, told.key)
+            last = told
+
+    def _apart(self, one: cst.CSTNode, other: cst.CSTNode) -> int:
+        """How many statements lie between two nodes, in the smallest block that holds both."""
+        blocks = dict(self._blocks_around(one))
+        return next(
+            (abs(at - blocks[block]) for block, at in self._blocks_around(other) if block in blocks), sys.maxsize
+        )
+
+    def _blocks_around(self, node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, int]]:
+        """The blocks that a node stands in, each with which of its statements that is."""
+        above = self.parent(node)
+        while above is not None:
+            if isinstance(above, cst.IndentedBlock | cst.Module):
+                yield above, next(i for i, each in enumerate(above.body) if each is node)
+            node, above = above, self.parent(above)
 
     def _told(self, move: Move, made: Made, named: Named | None) -> Told:
         name = self.flow.name_of(made.factory)
