@@ -33,6 +33,7 @@ from devlint.rules._reads import (
 from devlint.rules._recurs import is_deprecated, reads, trains
 from devlint.rules._switches import flags_of, is_left_out, may_be_on, tests_above
 from devlint.rules._training import above, runs_few_times
+from devlint.testcode import is_test_file
 
 
 class HostSyncInLoop(Rule):
@@ -119,8 +120,8 @@ class HostSyncInLoop(Rule):
     `build(args)` gave, that got hooks, or whose `forward` was not found), unless the function never looks at what
     was read; a read with no model run before it in the turn, where little more than the batch is queued; rows read
     after text was generated, which waited for each token; an argument that is read and that may as well be a
-    number, since nothing declares it or uses it as a tensor; and code that says it was copied, or lies in a folder
-    of what others wrote.
+    number, since nothing declares it or uses it as a tensor; tests; and code that says it was copied, or lies in a
+    folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -190,12 +191,16 @@ class HostSyncInLoop(Rule):
             f"`{short(self.code(wait.node), 60)}` makes the host wait for one element after the other: "
             f"read `{name}` at once, before the loop",
             notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
-            tentative=is_copied(self, wait.node)
+            tentative=self._is_beside(wait.node)
             or not is_tied(self.flow, wait)
             or copies_in_turn(self.flow, repeated)
             or (wait.what == "tolist" and follows_decoding(self.flow, repeated))
             or self._is_shown_a_few_times(repeated),
         )
+
+    def _is_beside(self, node: cst.CSTNode) -> bool:
+        """Whether code is another project's, or a test, which makes some steps and looks at all it keeps."""
+        return is_copied(self, node) or is_test_file(self.source.path)
 
     def _is_shown_a_few_times(self, node: cst.CSTNode) -> bool:
         """``for sample in range(5): print("".join("^ "[hit[i].item()] for i in range(n)))`` of a script."""
@@ -208,7 +213,7 @@ class HostSyncInLoop(Rule):
             f"`{short(self.code(node), 60)}` makes the host wait for the same value in every iteration",
             notes=[*origin, self.note(loop.node, "read it before this loop")],
             tentative=not tied
-            or is_copied(self, node)
+            or self._is_beside(node)
             or self._reads_others(loop, node)
             or self._is_left_out(node)
             or not knows_all_calls(self.flow, loop, 0, sys.maxsize),
@@ -293,7 +298,7 @@ class HostSyncInLoop(Rule):
                 *(self.note(o.node, f"`{short(self.code(o.node), 60)}` could be read later, too") for o in others),
             ],
             fix=self._together([self._fix(wait, loop) for wait in waits]),
-            tentative=is_copied(self, first.node)
+            tentative=self._is_beside(first.node)
             or not all(is_tied(self.flow, wait) for wait in early or waits)
             or self._compares_others(loop, end)
             or self._has_waiting_layers()
