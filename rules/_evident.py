@@ -205,6 +205,8 @@ def _is_ahead_of_waiting_loop(rule: Rule, node: cst.CSTNode, *, around: bool = F
             return True
     if depth == 0 or function.is_step or function.name == "forward":
         return False  # for x in loader: net(x).item()   each step of a training waits once, and seldom in its midst
+    if in_stepping_loop(flow, node):
+        return False  # for x, y in loader: ...   many turns for one of `for epoch in range(n): train(net); test(net)`
     calls = calls_of(flow, function)
     return bool(calls) and all(_is_ahead_of_waiting_loop(rule, call, around=True, depth=depth - 1) for call in calls)
 

@@ -91,7 +91,8 @@ class CreateThenMove(Rule):
     that nothing in the file calls, unless the same function makes other memory with `device=`; where the host waits
     for something else in the same call or turn (`.item()`, a mask, `torch.tensor([step]).to(device)`, a list of
     indices, `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary;
-    ahead of a loop that waits in each turn, in the function or in all that call it; under `hasattr(self, "name")` of
+    ahead of a loop that waits in each turn, in the function or, outside of its own loop over batches, in all that call
+    it; under `hasattr(self, "name")` of
     what nothing in the file sets; in an `assert` or a test; in a branch that warns, and in the `else:` of a flag that
     defaults to `True`; for what is handed to `generate(...)` at once; for random numbers, unless the function draws
     others with `device=`: results depend on the seed, which another file may set; under `if __name__ == "__main__":`
