@@ -8,6 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.scope import Class, Function
+from devlint.flow.steps import function_called
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._moves import short
@@ -23,6 +24,8 @@ _GIVE_ITSELF = frozenset("to cuda cpu eval train half float double bfloat16 requ
 _OF_PLAIN_MODELS = frozenset({"torch", "torchvision", "transformers", "timm", "copy"})
 #: In a module that works with gradients of its own: forces are those of an energy.
 _DIFFERENTIATES = re.compile(r"^(grad|enable_grad|inference_mode)$")
+#: In what `forward` runs: y = torch.zeros(n, 10, requires_grad=True); steps = torch.optim.SGD([y], lr=0.1)
+_DESCENDS = re.compile(r"^(requires_grad_?|backward|autograd|optim|vjp|jvp|jacobian|jacrev|jacfwd)$")
 #: Names of methods that ask a model, and of those that let it write.
 _EVALUATES = re.compile(r"^_?(eval|evaluate|validate|validation|test)(_|$)")
 _GENERATES = re.compile(r"^_?(generate|sample|decode|write|complete)(_|$)")
@@ -75,10 +78,10 @@ class InferenceWithGrad(Rule):
 
     ## Limits
     Silent where nothing calls `eval()`, where nothing in it says that results are only read (`argmax`,
-    `item()`, `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients. A
-    caller in another file that turns autograd off is not seen. Held back as tentative: models that a function or a
-    method of a class loads (`load_model(path)`), as some need gradients to answer (forces), and others turn autograd
-    off by themselves.
+    `item()`, `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients: in any
+    class of the file, for a model that is handed in and may be any of them. A caller in another file that turns
+    autograd off is not seen. Held back as tentative: models that a function or a method of a class loads
+    (`load_model(path)`), as some need gradients to answer (forces), and others turn autograd off by themselves.
 
     ## References
     - [Autograd mechanics: locally disabling gradient computation](https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
@@ -195,12 +198,48 @@ class InferenceWithGrad(Rule):
         function = self.flow.function(call)
         if path == "self":
             cls = function.cls if function is not None else None
-            return cls is not None and cls.is_module and not _is_silent(cls)
+            return cls is not None and cls.is_module and not self._is_silent(cls)
         func = call.func
         value = self.flow.value(func.value if isinstance(func, cst.Attribute) and dotted(func) != path else func)
         if value.kind != MODULE:
             return False
-        return not (isinstance(value.ref, Class) and _is_silent(value.ref))
+        if isinstance(value.ref, Class):
+            return not self._is_silent(value.ref)
+        if not isinstance(value.origin, cst.Param):
+            return True
+        handed = function.handed_modules.get(path) if function is not None else None
+        if handed:
+            return not any(self._is_silent(cls) for cls in handed)
+        # def evaluate(net, loader): ...   may be given whichever of the file's models
+        return not any(cls.is_module and self._needs_gradients(cls) for cls in self.flow.scope.classes.values())
+
+    def _is_silent(self, cls: Class) -> bool:
+        """Whether a module turns autograd off by itself when it is called, or needs it to answer."""
+        decorators = [decorator for entry in _entries(cls) for decorator in entry.decorators]
+        return any(_GRADIENTS.search(decorator) for decorator in decorators) or self._needs_gradients(cls)
+
+    def _needs_gradients(self, cls: Class) -> bool:
+        # forces = -torch.autograd.grad(energy.sum(), positions)[0]
+        return any(_names(each.node, _DIFFERENTIATES) for each in cls.lineage) or any(
+            _names(each.node.body, _DESCENDS) for each in self._reached(_entries(cls))
+        )
+
+    def _reached(self, entries: list[Function]) -> set[Function]:
+        """Functions, with those that they call by name, and the `forward` of the modules that they call."""
+        seen, todo = set(entries), list(entries)
+        while todo:
+            function = todo.pop()
+            flow = function.home or self.flow
+            for call in tree.walk(function.node.body):
+                if not isinstance(call, cst.Call):
+                    continue
+                part = flow.value(call.func).ref
+                called = part.find_method("forward") if isinstance(part, Class) else None
+                called = called or function_called(flow, function, call)
+                if called is not None and called not in seen:
+                    seen.add(called)
+                    todo.append(called)
+        return seen
 
     def _in_loop(self, call: cst.Call, *, any_batch: bool) -> bool:
         """In a loop through a loader, or one whose next iteration is fed what this one gave."""
@@ -306,14 +345,9 @@ class InferenceWithGrad(Rule):
         return self.fix("turn autograd off in the function", line, safe=False) if line is not None else None
 
 
-def _is_silent(cls: Class) -> bool:
-    """Whether a module turns autograd off by itself when it is called, or needs it to answer."""
-    entries = [cls.find_method(name) for name in ("forward", "__call__")]
-    if any(_GRADIENTS.search(decorator) for entry in entries if entry is not None for decorator in entry.decorators):
-        return True
-    # forces = -torch.autograd.grad(energy.sum(), positions)[0]
-    return any(
-        isinstance(node, cst.Name) and _DIFFERENTIATES.search(node.value)
-        for each in cls.lineage
-        for node in tree.walk(each.node)
-    )
+def _entries(cls: Class) -> list[Function]:
+    return [entry for name in ("forward", "__call__") if (entry := cls.find_method(name)) is not None]
+
+
+def _names(where: cst.CSTNode, words: re.Pattern[str]) -> bool:
+    return any(isinstance(node, cst.Name) and words.search(node.value) for node in tree.walk(where))

@@ -59,15 +59,16 @@ class UncalledFunction(Rule):
     ## Fix safety
     The fix adds the parentheses, and asks for `x.numel()` in place of `x.size`, which is numpy's: safe. It is unsafe
     for a statement of its own, whose work is done from then on, and where an `if` or a `while` hangs on a truth that
-    never changed: what it left out has never run, and does from then on. There is none where the function needs
-    arguments.
+    never changed: what it left out has never run, and does from then on. `if x.cuda:` asks for `x.is_cuda`. There is
+    none where the function needs arguments, or would give a whole tensor (`if x.half:`).
 
     ## Limits
     Silent where the function may be meant as a value (`wait = wait or torch.cuda.synchronize`), and where the test asks
     whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported on
     what is surely a tensor, as others have attributes called `dim`: not on a parameter of which something is read that
     no tensor has, or whose attribute a class of the file sets, nor where `hasattr` asks for it, and not on what torch's
-    functions make of objects of other classes. `@torch.no_grad` without parentheses is fine. The same mark on several
+    functions make of objects of other classes. Tentative where an `if` guards nothing but what is right anyway
+    (`if x.cuda: x = x.cpu()`). `@torch.no_grad` without parentheses is fine. The same mark on several
     tests of a file is told once, and left out on what pytest never collects.
 
     ## References
@@ -80,7 +81,8 @@ class UncalledFunction(Rule):
 
     def check(self) -> None:
         found = [self._told(node) for node in self.source.nodes_of(cst.Attribute)]
-        report_together(self, (told for told in found if told is not None))
+        for tentative in (False, True):
+            report_together(self, (told for told in found if told is not None and told.tentative is tentative))
 
     def _told(self, node: cst.Attribute) -> Told | None:
         word = node.attr.value
@@ -176,7 +178,17 @@ class UncalledFunction(Rule):
         # the same mark on each test of a file is one slip
         key = self.code(mark) if isinstance(mark, cst.Decorator) else node
         fix = self._fix(node, name, use, test)
-        return Told(node, said, "the same here", notes=notes, fix=fix, key=key)
+        idle = use == TRUE and name in _METHODS and self._guards_nothing(node)
+        return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=idle)
+
+    def _guards_nothing(self, node: cst.Attribute) -> bool:
+        """``if x.cuda: x = x.cpu()``: what is asked for does no harm where the answer would be no."""
+        guard, holder = self.parent(node), self.code(node.value)
+        if not isinstance(guard, cst.If) or guard.test is not node or guard.orelse is not None:
+            return False
+        lines = guard.body.body if isinstance(guard.body, cst.IndentedBlock) else [guard.body]
+        harmless = {f"{holder} = {holder}.{method}()" for method in _ONCE_OR_TWICE}
+        return all(self.code(line).strip() in harmless for line in lines)
 
     def _has_no_effect(self, mark: cst.Decorator) -> bool:
         """``@pytest.mark.skipif(...)`` on what pytest never collects: a function or class of another name."""
@@ -196,6 +208,11 @@ class UncalledFunction(Rule):
         if name == "size" and use in (TRUE, COMPARED, UNEQUAL):
             # rows.size == 0  is numpy's: `rows.size()` is a shape, and equals no number
             return self.fix("ask for the number of elements", self.replace(node.attr, "numel()"), safe=safe)
+        if name == "cuda" and use == TRUE:
+            # if x.cuda:   called, it would copy, and the truth of all of x be asked for
+            return self.fix("ask where it is", self.replace(node.attr, "is_cuda"), safe=safe)
+        if use in (TRUE, COMPARED, UNEQUAL) and name in _METHODS and not _answers(name):
+            return None  # if x.half:   whatever was meant, it is not the truth of a whole tensor
         return self.fix("call it", self.insert_after(node, "()"), safe=safe)
 
     def _revives(self, node: cst.CSTNode) -> bool:
@@ -302,6 +319,17 @@ def _compared(node: cst.BaseExpression, comparison: cst.Comparison) -> str | Non
     return COMPARED if order and constant else None
 
 
+def _answers(method: str) -> bool:
+    """Whether a method gives one number, or yes or no, when it is called with nothing."""
+    return method.startswith("is_") or method in _NUMBERS
+
+
+_NUMBERS = frozenset(
+    "all any argmax argmin count_nonzero dim element_size get_device item max mean median min nanmean nansum "
+    "ndimension nelement norm numel prod std sum var".split()
+)
+#: Methods that change nothing where it is so already.
+_ONCE_OR_TWICE = ("cpu", "contiguous", "detach", "dequantize", "resolve_conj", "resolve_neg", "to_dense")
 _CONTEXTS = frozenset(
     {
         "torch.no_grad",
