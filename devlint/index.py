@@ -32,6 +32,8 @@ _OF_MOVES = ("to", "cuda", "cpu", "device", "__call__")
 _DEEPEST = 20
 #: Files that say where a project's root is.
 _ROOT_FILES = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+#: What lies in a folder beside modules and packages and is asked for, by its whole name.
+_OTHER_FILES = frozenset({".git", "pyproject.toml", "README.md"})
 #: Packages whose names are looked for in no project: the flow knows them, or they never hold a tensor.
 _OUTSIDE = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "torchvision", "pytest", "scipy", "pandas", "tqdm"}
 #: Re-exports that lead further than this are a ring.
@@ -147,7 +149,7 @@ class ProjectIndex:
     """The files around those that are checked. ``root``: nothing above it is looked at; found if not given."""
 
     def __init__(self, root: str | None = None) -> None:
-        self._root = os.path.abspath(root) if root is not None else None
+        self.root = os.path.abspath(root) if root is not None else None
         self._outlines: dict[str, Outline | None] = {}
         self._seen: dict[str, tuple[list[int] | None, str]] = {}
         self._listings: dict[str, dict[str, str]] = {}
@@ -213,7 +215,7 @@ class ProjectIndex:
         """
         folder = os.path.dirname(path)
         if folder not in self._roots:
-            root = self._root or _project_root(folder)
+            root = self.root or _project_root(folder)
             facts = []
             above = folder
             while above != root:
@@ -296,8 +298,8 @@ class ProjectIndex:
         """
         folder = os.path.dirname(path)
         if folder not in self._whole:
-            root = self._root or _project_root(folder)
-            self._whole[folder] = os.path.join(root, ALL_FILES) if self._root or _marks_root(root) else ""
+            root = self.root or _project_root(folder)
+            self._whole[folder] = os.path.join(root, ALL_FILES) if self.root or _marks_root(root) else ""
         return self._whole[folder]
 
     def _mention(self, path: str, question: str) -> str:
@@ -312,7 +314,10 @@ class ProjectIndex:
         return "yes" if raw is not None and says(raw, path, question) else ""
 
     def _entry(self, folder: str, name: str) -> str:
-        """What ``name`` is in a folder to an import: ``package`` (or may be one), ``file``, ``both`` or nothing."""
+        """What ``name`` is in a folder to an import: ``package`` (or may be one), ``file``, ``both`` or nothing.
+
+        Some files and folders are no modules and known by their whole names, as ``there``.
+        """
         if folder not in self._listings:
             found: dict[str, str] = {}
             self._seen[folder] = ([], "")
@@ -324,6 +329,8 @@ class ProjectIndex:
                         if entry.name.endswith(".py"):
                             stem = entry.name[:-3]
                             found[stem] = "both" if stem in found else "file"
+                        elif entry.name in _OTHER_FILES:
+                            found[entry.name] = "there"
                         elif "." not in entry.name and entry.is_dir():
                             found[entry.name] = "both" if entry.name in found else "package"
             except OSError:
@@ -463,6 +470,27 @@ class View:
                     return False
                 others = others or bool(self._ask(opening, f"credits {ANYBODY}"))
         return others
+
+    def is_of_inner_distribution(self) -> bool:
+        """Whether the file is of a distribution that lies, as a whole, in a package: somebody's work, as they have it.
+
+        Those that a project has side by side are its own.
+        """
+        # net/__init__.py beside net/theirs/pyproject.toml, net/theirs/README.md and net/theirs/src/theirs/model.py
+        folder = os.path.dirname(self.path)
+        while folder != self.index.root and not self._ask(folder, "entry .git"):
+            above, name = os.path.split(folder)
+            if above == folder:
+                break
+            if (
+                name.isidentifier()  # net/plugins/one-more is not imported from the package
+                and any(self._ask(folder, f"entry {each}") for each in ("setup", "pyproject.toml"))
+                and any(self._ask(folder, f"entry {each}") for each in ("src", "tests", "README.md"))
+                and self._ask(above, "entry __init__") == "file"
+            ):
+                return True
+            folder = above
+        return False
 
     def is_in_package(self) -> bool:
         """Whether the file is a part of a package, which others import, and not a script."""

@@ -54,10 +54,11 @@ class Mentions:
     def answer(self, question: str) -> str:
         """The first file of the project that says yes to a question; nothing where none does.
 
-        ``imports STEM NAME``: it imports the file of that stem and names what that defines, or takes over all its
-        names. ``uses NAME``: it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test
-        and defines that. ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new
-        tensors made elsewhere than on the host. ``credits WORD``: its head says that it is by somebody of that name.
+        ``imports MODULE NAME``: it imports the file of that dotted name, or one that is called like its last part, and
+        names what that defines, or takes over all its names. ``uses NAME``: it reads an attribute of that name.
+        ``defines FILE NAME``: it is called that, is no test and defines that. ``redirects FOLDER``: it is in that
+        folder of the root, or in the root itself, and has new tensors made elsewhere than on the host. ``credits
+        WORD``: its head says that it is by somebody of that name.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -128,12 +129,13 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and _found(_uses(name), raw)
     if not path.endswith(_CODE):
         return name in raw and _found(_word(name), raw)
-    stem = names[0].encode()
+    module = names[0].encode()
+    stem = module.rpartition(b".")[2]
     if stem not in raw:
         return False
-    if name in raw and _found(_word(name), raw) and _found(_imports(stem), raw):
+    if name in raw and _found(_word(name), raw) and _leads(_imports(stem), raw, module):
         return True
-    return b"import *" in raw and _found(_takes_all(stem), raw)
+    return b"import *" in raw and _leads(_takes_all(stem), raw, module)
 
 
 def authors(head: str) -> set[str]:
@@ -147,6 +149,19 @@ def authors(head: str) -> set[str]:
 
 def _found(pattern: re.Pattern[bytes], raw: bytes) -> bool:
     return any(not _in_comment(raw, match) for match in pattern.finditer(raw))
+
+
+def _leads(pattern: re.Pattern[bytes], raw: bytes, module: bytes) -> bool:
+    """Whether an import found may be of a module, and is not surely of another one of the same top package."""
+    # from net.left.masks import Causal   is not net.right.masks
+    parts = module.split(b".")
+    for match in pattern.finditer(raw):
+        if not _in_comment(raw, match):
+            named = (match["module"] or b"").split(b".")
+            starts = [at for at, part in enumerate(parts) if part == named[0]] if len(named) > 1 else []
+            if not starts or any(parts[at:] == named for at in starts):
+                return True
+    return False
 
 
 def _in_comment(raw: bytes, match: re.Match[bytes]) -> bool:
@@ -177,9 +192,9 @@ def _imports(stem: bytes) -> re.Pattern[bytes]:
     """``from a.stem import``, ``import a.stem``, ``from a import b, stem``, and the like in a string."""
     word = rb"\b" + re.escape(stem) + rb"\b"
     return re.compile(
-        rb"\bfrom\s+[\w.]*"
+        rb"\bfrom\s+(?P<module>[\w.]*"
         + word
-        + rb"\s+import\b|\bimport\s+(?:\([^)]*|[^#\n(]*)"
+        + rb")\s+import\b|\bimport\s+(?:\([^)]*|[^#\n(]*)"
         + word
         + rb"|[\"'](?:\w+\.)+"
         + word
@@ -188,7 +203,7 @@ def _imports(stem: bytes) -> re.Pattern[bytes]:
 
 @lru_cache(maxsize=64)
 def _takes_all(stem: bytes) -> re.Pattern[bytes]:
-    return re.compile(rb"\bfrom\s+[\w.]*\b" + re.escape(stem) + rb"\s+import\s+\*")
+    return re.compile(rb"\bfrom\s+(?P<module>[\w.]*\b" + re.escape(stem) + rb")\s+import\s+\*")
 
 
 def named_at(text: str, name: str) -> Iterator[int]:

@@ -7,6 +7,7 @@ would mind. Such findings are tentative.
 from __future__ import annotations
 
 import os
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ _CALLED_BY_NAME = frozenset(
 _CALL_NO_MORE = frozenset(
     {"object", "torch.nn.Module", "torch.autograd.Function", "torch.optim.Optimizer", "torch.utils.data.Dataset"}
 )
+#: What no module's name holds.
+_NO_NAME = re.compile(r"\W")
 #: Makes commands of all functions of a file.
 _COMMANDS_OF_ALL = "fire.Fire("
 
@@ -124,7 +127,7 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
             asked.add(by)
             if _is_named(flow, view, by, asked):
                 return True
-    return view.some_file_says(f"imports {_stem(view.path)} {name}") is not False
+    return view.some_file_says(f"imports {_module(view)} {name}") is not False
 
 
 def _is_unused_method(flow: Flow, view: View, cls: cst.ClassDef, method: cst.FunctionDef) -> bool:
@@ -155,7 +158,8 @@ def _is_marked(definition: Definition) -> bool:
     return any(last_word(name) not in _PLAIN for name in decorators(definition))
 
 
-def _stem(path: str) -> str:
-    """What an import of the file names: its own name, or that of the package it opens."""
-    folder, name = os.path.split(path)
-    return os.path.basename(folder) if name == "__init__.py" else name.removesuffix(".py")
+def _module(view: View) -> str:
+    """The file, or the package it opens, as an import from the folder above the project names it."""
+    above = os.path.dirname(os.path.dirname(view.index.all_files(view.path)))
+    path = view.path.removesuffix(".py").removesuffix(f"{os.sep}__init__")
+    return ".".join(_NO_NAME.sub("_", part) for part in below(above, path).split(os.sep))

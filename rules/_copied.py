@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from itertools import pairwise
@@ -25,9 +26,13 @@ _FROM = re.compile(r"#\W*(\w+\W+){0,3}(code|module|file|model|implementation)( i
 _ELSEWHERE = re.compile(
     r"https?://(?:www\.)?(?:github\.com|huggingface\.co|gitlab\.com)/[\w.-]+/([\w.-]+)(?!\S*/(?:issues|pull)/)"
 )
+#: `# docs and results are at https://docs.other.dev/nets`
+_DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)
 _FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTILINE)
 #: Folders of what others wrote.
 _OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
+#: What a package holds: `mmocr.models.layers.Encoding`.
+_QUALIFIED = re.compile(r"[a-z]\w*(?:\.\w+){2,}")
 _WITH_LINES = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
 _OF_MOVING = re.compile(r"\b(device|gpu|cuda|move|copy)\b", re.IGNORECASE)
 _ON_PURPOSE = re.compile(
@@ -43,6 +48,7 @@ def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
     names = {each.name.value for each in definitions}
     return (
         _OF_OTHERS.search("/".join(near(rule.source.path))) is not None
+        or (rule.flow.project is not None and rule.flow.project.is_of_inner_distribution())
         or any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
         or _names_another(rule)
         or any(_speaks_of(rule, text, names) for text in _comments(rule.source.module.header))
@@ -94,8 +100,10 @@ def _names_another(rule: Rule) -> bool:
     first = _FIRST_CODE.search(rule.source.text)
     head = rule.source.text[: first.start()] if first is not None else ""
     own = {_letters(name) for name in near(rule.source.path)}
-    return any(_FROM.match(line) for line in head.splitlines()) or any(
-        _letters(name.removesuffix(".git")) not in own for name in _ELSEWHERE.findall(head)
+    return (
+        any(_FROM.match(line) for line in head.splitlines())
+        or any(_letters(name.removesuffix(".git")) not in own for name in _ELSEWHERE.findall(head))
+        or any(_own_names(rule).isdisjoint(map(_letters, host.split("."))) for host in _DOCUMENTED.findall(head))
     )
 
 
@@ -141,8 +149,14 @@ def _is_in_copied_part(rule: Rule, node: cst.CSTNode, names: set[str]) -> bool:
 
 
 def _takes_a_place(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bool:
-    """`transformers.models.llama.modeling_llama.Rotary = Rotary2`: it stands in for the code of another package."""
+    """`transformers.models.llama.modeling_llama.Rotary = Rotary2`: it stands in for the code of another package.
+
+    `@REWRITES.register("mmocr.models.layers.Encoding")` does, too.
+    """
     name, imports = definition.name.value, rule.flow.scope.imports
+    told = [text for text in _told(definition) if _QUALIFIED.fullmatch(text)]
+    if any(_letters(text.partition(".")[0]) not in _own_names(rule) for text in told):
+        return True
     return any(
         dotted(assign.value) == name
         and any(
@@ -151,6 +165,19 @@ def _takes_a_place(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bo
         )
         for assign in rule.source.nodes_of(cst.Assign)
     )
+
+
+def _told(definition: cst.FunctionDef | cst.ClassDef) -> list[str]:
+    """The strings that the decorators of a definition are called with."""
+    calls = [each.decorator for each in definition.decorators if isinstance(each.decorator, cst.Call)]
+    strings = [arg.value for call in calls for arg in call.args if isinstance(arg.value, cst.SimpleString)]
+    return [text for each in strings if isinstance(text := each.evaluated_value, str)]
+
+
+def _own_names(rule: Rule) -> set[str]:
+    """The names of a file and of all folders above it, which may be those of its project and package."""
+    path = os.path.abspath(rule.source.path).replace("\\", "/")
+    return {_letters(name.removesuffix(".py")) for name in path.split("/")}
 
 
 def refills(rule: Rule, node: cst.CSTNode) -> bool:

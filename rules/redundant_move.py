@@ -22,6 +22,10 @@ from devlint.rules._places import origin_note
 
 #: What is asked of tensors.
 _SHAPES = frozenset({"shape", "size", "dtype", "ndim"})
+#: Make things of the host of what they are given.
+_ON_HOST = frozenset({"torch.Tensor", "torch.FloatTensor", "torch.tensor", "numpy.array", "float", "int", "bool"})
+#: As many statements are seen at once.
+_NEAR = 3
 
 
 class RedundantMove(Rule):
@@ -68,10 +72,12 @@ class RedundantMove(Rule):
     does in several places is one finding, and so is what several do in the same words.
 
     Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
-    the file, too) or that is put in the place of another package's, which is kept alike; in constructors; in code
-    for an export; in a branch that fills anew what a module keeps once that is too small; below a comment that says why
-    something is moved; in files by others than the project's own packages, as the copyright at their heads has it; and
-    beside a line that moves the same elsewhere, or binds its own name anew as this one does, and needs that.
+    the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
+    distribution inside of a package, which is kept alike; in constructors; in code for an export; in a branch that
+    fills anew what a module keeps once that is too small; below a comment that says why something is moved; in files by
+    others than the project's own packages, as the copyright at their heads has it; where what is moved goes into a
+    table on the host (`torch.tensor([...])`); near a line that moves the same elsewhere, and beside one that binds its
+    own name anew as this one does and needs that.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -277,7 +283,18 @@ class RedundantMove(Rule):
         once = function is not None and function.role == CONSTRUCTOR and not self._is_handed_tensors(function)
         follows = is_copied(self, move.node) or is_by_others(self) or says_why(self, move.node)
         seldom = once or refills(self, move.node) or is_of_export(self, move.node)
-        return seldom or follows or self._is_one_of_many(move) or self._is_one_of_two(move)
+        alike = self._is_one_of_many(move) or self._is_one_of_two(move)
+        return seldom or follows or alike or self._goes_to_host(move)
+
+    def _goes_to_host(self, move: Move) -> bool:
+        """Whether what is moved goes into what holds it on the host: what is worth a change is that it was moved."""
+        # torch.Tensor([base.to(device).pow(step).to(device) for step in range(n)])
+        line, node = self._statement(move.node), self.parent(move.node)
+        while node is not None and node is not line:
+            if isinstance(node, cst.Call) and self.flow.name_of(node) in _ON_HOST:
+                return True
+            node = self.parent(node)
+        return False
 
     def _is_one_of_many(self, move: Move) -> bool:
         """Whether it is one of three or more in a call or a literal, not all of which are there before."""
@@ -289,25 +306,34 @@ class RedundantMove(Rule):
             parts = [element.value for element in around.elements]
         else:
             return False
-        row = [call for part in parts if (call := self._same_move(part, move)) is not None]
+        row = [call for part in parts if (call := self._move_in(part, move)) is not None]
         return move.node in row and len(row) >= 3 and not all(self._does_nothing(call) for call in row)
 
+    def _move_in(self, node: cst.BaseExpression, like: Move) -> cst.Call | None:
+        """The move in `rows.to(device) if rows is not None else None` and `[row.to(device) for row in rows]`, too."""
+        if isinstance(node, cst.IfExp):
+            return self._move_in(node.body, like) or self._move_in(node.orelse, like)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp):
+            return self._move_in(node.elt, like)
+        return self._same_move(node, like)
+
     def _is_one_of_two(self, move: Move) -> bool:
-        """Whether the line above or below moves the same to where another thing is, or binds its own name anew as this
-        one does, and needs that."""
+        """Whether a line near by moves the same elsewhere, or that above or below binds its own name anew as this one
+        does, and needs that."""
         # left = a[mask.to(a.device)]; right = b[mask.to(b.device)]
         line = self.enclosing(move.node, cst.SimpleStatementLine)
         block = self.parent(line) if line is not None else None
         if line is None or not isinstance(block, cst.IndentedBlock | cst.Module):
             return False
         here = next(i for i, statement in enumerate(block.body) if statement is line)
-        beside = [block.body[i] for i in (here - 1, here + 1) if 0 <= i < len(block.body)]
+        near = [*block.body[max(here - _NEAR, 0) : here], *block.body[here + 1 : here + _NEAR + 1]]
+        beside = [*block.body[max(here - 1, 0) : here], *block.body[here + 1 : here + 2]]
         for other in self.flow.facts.moves.values():
             at = self.enclosing(other.node, cst.SimpleStatementLine)
-            if not any(at is each for each in beside) or self._does_nothing(other.node):
+            if at is None or not any(at is each for each in near) or self._does_nothing(other.node):
                 continue
             if self._only_rebinds(other, at):
-                if self._only_rebinds(move, line):
+                if any(at is each for each in beside) and self._only_rebinds(move, line):
                     return True
             elif self._ends(other) != self._ends(move) and self.code(other.receiver) == self.code(move.receiver):
                 return True

@@ -264,3 +264,39 @@ def test_a_cached_finding_follows_whose_work_the_package_is(tmp_path: Path) -> N
     for opening, rules in (("", ["redundant-move"]), ("# Copyright (c) 2023 Umbrella\n", [])):
         write(tmp_path, **{"pkg/__init__.py": opening})
         assert found(tmp_path, "pkg/model.py", cache=True) == rules
+
+
+@pytest.mark.parametrize(
+    ("inner", "others", "rules"),
+    [
+        ("pkg/theirs", {"setup.py": "", "tests/test_net.py": ""}, []),
+        ("pkg/theirs", {"pyproject.toml": "", "README.md": ""}, []),
+        ("pkg/theirs", {"setup.py": ""}, ["redundant-move"]),  # what builds a part of the package
+        ("pkg/theirs", {"README.md": ""}, ["redundant-move"]),
+        ("pkg/one-more", {"setup.py": "", "README.md": ""}, ["redundant-move"]),
+        ("libs/theirs", {"setup.py": "", "README.md": ""}, ["redundant-move"]),
+    ],
+    ids=["setup and tests", "pyproject and readme", "setup alone", "readme alone", "no module", "side by side"],
+)
+def test_a_distribution_in_a_package_is_kept_as_it_was(
+    tmp_path: Path, inner: str, others: dict[str, str], rules: list[str]
+) -> None:
+    write(tmp_path, **{"pkg/__init__.py": "", f"{inner}/net/model.py": TWICE})
+    write(tmp_path, **{f"{inner}/{name}": content for name, content in others.items()})
+    assert found(tmp_path, f"{inner}/net/model.py") == rules
+
+
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("from pkg.left.model import Causal", []),
+        ("from pkg.left.model import *", []),
+        ("from pkg.model import Causal", ["create-then-move"]),
+        ("from other.left.model import Causal", ["create-then-move"]),  # what a setup may call this package
+        ("from .model import Causal", ["create-then-move"]),
+        ("from pkg.left.model import Causal\nfrom pkg.model import Causal", ["create-then-move"]),
+    ],
+)
+def test_another_file_of_that_name_is_another_one(tmp_path: Path, line: str, rules: list[str]) -> None:
+    others = {"pkg/left/__init__.py": "", "pkg/left/model.py": MODEL, "train.py": f"{line}\n"}
+    assert project(tmp_path, **others) == rules
