@@ -11,7 +11,7 @@ from devlint.flow.facts import Move
 from devlint.flow.names import dotted, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
-from devlint.flow.value import INSTANCE, LOADER, THING, Value
+from devlint.flow.value import INSTANCE, LOADER, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination
 from devlint.rules._places import origin_note
@@ -51,17 +51,18 @@ class DiscardedMove(Rule):
 
     ## Fix safety
     The fix assigns the result to the name: safe. For an attribute or an item it is unsafe, since others may hold the
-    old tensor, and so it is for what is collected in a container later. No fix is offered where an assignment would not
+    old tensor, and so it is for what is collected in a container later, and in a test that goes to `meta` among others.
+    No fix is offered where an assignment would not
     do: a global or enclosing function's name without `global` or `nonlocal`, a loop variable over a container (the
     container keeps the old tensor), parameters and other leaves with `requires_grad`, which would stop being leaves,
     and what numpy or `tolist()` reads afterwards.
 
     ## Limits
     Silent where the receiver may be a module or an object that moves in place, where it is on that device already, and
-    where a move is made for its effect: to see whether it raises, to wake a device up, or to measure it; and in the
-    `to` of an object that a test makes up. Held back as tentative: what follows its module anyway, lengths, which the
-    host reads, attributes that meet tensors on the host, what nothing reads again before it is moved properly, and
-    tests that are skipped on every machine.
+    where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
+    it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up. Held
+    back as tentative: what follows its module anyway, lengths, which the host reads, attributes that meet tensors on
+    the host, what nothing reads again before it is moved properly, and tests that are skipped on every machine.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -87,7 +88,8 @@ class DiscardedMove(Rule):
             value, target = self.flow.value(receiver), "moved"
         else:
             return
-        if self._is_probe(node) or self._is_stub(node, call.func.attr.value):
+        to_host = move.target.is_host if move is not None else call.func.attr.value == "cpu"
+        if self._is_probe(node, to_host) or self._is_stub(node, call.func.attr.value) or self._was_never_made(value):
             return
         if move is not None and self._is_there_already(receiver, move):
             return
@@ -194,7 +196,7 @@ class DiscardedMove(Rule):
                 return True
         return False
 
-    def _is_probe(self, node: cst.CSTNode) -> bool:
+    def _is_probe(self, node: cst.CSTNode, to_host: bool) -> bool:
         """Whether the move is made for its effect: an error that is expected, or the time it takes."""
         child, parent = node, self.parent(node)
         while parent is not None and not isinstance(parent, cst.FunctionDef | cst.ClassDef):
@@ -204,7 +206,20 @@ class DiscardedMove(Rule):
                 return True  # with pytest.raises(RuntimeError): x.cuda()
             child, parent = parent, self.parent(parent)
         function = self.flow.function(node)
-        return function is not None and _measures_time(function)
+        return function is not None and (_measures_time(function) or (to_host and _waits(function)))
+
+    def _was_never_made(self, value: Value) -> bool:
+        """``flags = torch.zeros(labels.size)`` of a tensor raises, and nothing behind it runs."""
+        made = value.origin
+        if not isinstance(made, cst.Call) or self.flow.factory(made) is None:
+            return False
+        sizes = [arg.value for arg in made.args if isinstance(arg.value, cst.Attribute)]
+        around = self.enclosing(made, cst.FunctionDef) or self.source.module
+        return any(
+            size.attr.value == "size"
+            and (self.flow.value(size.value).kind == TENSOR or f"{self.code(size)}(" in self.code(around))
+            for size in sizes
+        )
 
     def _is_stub(self, node: cst.CSTNode, how: str) -> bool:
         """Whether a test's own object is moved here: ``class Out: def to(self, device): self.values.to(device)``."""
@@ -238,8 +253,19 @@ class DiscardedMove(Rule):
         to_host = move is not None and move.target.is_host
         if not to_host and any(self._wants_host(read) for read in reads):
             return None  # x.to(device); rows = x.numpy()   goes well as it is: the line may rather go
-        safe = isinstance(receiver, cst.Name) and (to_host or not any(self._is_collected(read) for read in reads))
+        collected = not to_host and any(self._is_collected(read) for read in reads)
+        safe = isinstance(receiver, cst.Name) and not collected and not self._may_go_to_meta(call)
         return self.fix(f"assign the result to `{name}`", self.insert_before(call, f"{name} = "), safe=safe)
+
+    def _may_go_to_meta(self, call: cst.Call) -> bool:
+        """``@given(kind=st.just("meta"))``, ``@pytest.mark.parametrize("device", ["cpu", "meta"])``: what is brought
+        back from there later raises."""
+        return any(
+            isinstance(node, cst.SimpleString) and node.evaluated_value == "meta"
+            for definition in self.source.definitions(call)
+            for decorator in definition.decorators
+            for node in tree.walk(decorator)
+        )
 
     def _wants_host(self, read: cst.BaseExpression) -> bool:
         """``x[0].numpy()``, ``np.mean(x)``"""
@@ -285,9 +311,16 @@ def _measures_time(function: Function) -> bool:
     return bool(function.attribute_words & _CLOCKS or function.calls & _CLOCKS)
 
 
+def _waits(function: Function) -> bool:
+    """Whether a function waits on purpose, or measures, by its name: ``def bench(f, x): f(x).cpu()``."""
+    waits = "synchronize" in function.attribute_words | function.calls
+    return waits or _MEASURES.search(function.name) is not None
+
+
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 
 #: What leaves a test out, whatever the machine.
 _SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})
 _CLOCKS = frozenset({"perf_counter", "perf_counter_ns", "monotonic", "time", "elapsed_time", "timeit", "Timer"})
+_MEASURES = re.compile(r"(^|_)(bench|benchmark|profile|time[dr]?|timing|sync|warm_?up)(_|$)")
