@@ -7,9 +7,13 @@ import libcst as cst
 from devlint.finding import Edit, Fix, Note
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
+from devlint.flow.names import dotted
+from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination, short
+from devlint.rules._neighbours import Told, report_together
+from devlint.rules._training import above, is_inside
 
 
 class NonLeafParameter(Rule):
@@ -56,7 +60,9 @@ class NonLeafParameter(Rule):
 
     ## Limits
     Silent where the moved copy is only computed with, where the place of the data is not known, and where
-    `retain_grad()` is called.
+    `retain_grad()` is called. What stands side by side in one module is told once. Held back as tentative: a class of
+    which all modules of the file go into plain lists, tuples or dictionaries, which register nothing of them anyway
+    (`unregistered-module`).
 
     ## References
     - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
@@ -72,34 +78,76 @@ class NonLeafParameter(Rule):
         copies = {node: move for node, move in self.flow.facts.moves.items() if self.flow.value(node).ref == "non-leaf"}
         if not copies:
             return
-        wanted = {**self._graded(), **self._optimized(), **self._stored(copies)}
+        stored = self._stored(copies)
+        for tentative in (False, True):
+            # self.w = nn.Parameter(w).to(device); nn.init.ones_(self.w); self.b = nn.Parameter(b).to(device)
+            report_together(self, (told for told in stored.values() if told.tentative is tentative), apart=2)
+        wanted = {**self._graded(), **self._optimized()}
         for node, move in copies.items():
-            if node in wanted:
+            if node in wanted and node not in stored:
                 message, notes = wanted[node]
                 self.report(node, message, notes=notes, fix=self._fix(move))
 
     # where a leaf is wanted -----------------------------------------------------------------------
 
-    def _stored(self, copies: dict[cst.CSTNode, Move]) -> dict[cst.CSTNode | None, tuple[str, list[Note]]]:
+    def _stored(self, copies: dict[cst.CSTNode, Move]) -> dict[cst.CSTNode, Told]:
         """Copies of parameters that are attributes of a module."""
-        found: dict[cst.CSTNode | None, tuple[str, list[Note]]] = {}
+        found: dict[cst.CSTNode, Told] = {}
         for cls in self.flow.scope.classes.values():
             if not cls.is_module:
                 continue
+            lost = self._is_never_registered(cls)
             for name in cls.stores:
                 stores = self.flow.stores(cls, name)
-                registered = any(value.ref == "parameter" for _, value in stores)
                 for statement, value in stores:
                     move = copies.get(value.origin) if value.origin is not None else None
                     if value.ref != "non-leaf" or move is None or move.value.ref != "parameter":
                         continue  # self.x = torch.ones(3, requires_grad=True).to(device)  was never registered
                     to = destination(self, move)
                     message = f"`self.{name}` is no parameter: what moving one to {to} gives is a plain tensor"
-                    if registered:
+                    if any(v.ref == "parameter" and self._can_come_first(s, statement) for s, v in stores):
                         message = f"`self.{name}` is a parameter, and what moving it to {to} gives is a plain tensor"
                     apart = statement is not self.parent(move.node)
-                    found[move.node] = (message, [self.note(statement, "it is kept here")] if apart else [])
+                    notes = [self.note(statement, "it is kept here")] if apart else []
+                    also = f"nor is `self.{name}`, for it is moved, too"
+                    fix = self._fix(move)
+                    found[move.node] = Told(move.node, message, also, notes=notes, fix=fix, tentative=lost)
         return found
+
+    def _can_come_first(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
+        """Whether one statement may have run when another does: not the other branch of an `if`."""
+        if self.flow.function(first) is not self.flow.function(second):
+            return True
+        return self.source.comes_before(first, second) and not any(
+            isinstance(node, cst.If)
+            and is_inside(self.flow, second, node)
+            and is_inside(self.flow, first, node.body) != is_inside(self.flow, second, node.body)
+            for node in above(self.flow, first)
+        )
+
+    def _is_never_registered(self, cls: Class) -> bool:
+        """Whether all modules of a class go into plain lists of others, so that no parameter of theirs is one."""
+        made = [call for call in self.source.nodes_of(cst.Call) if dotted(call.func) == cls.name]
+        return bool(made) and all(self._goes_into_list(call) for call in made)
+
+    def _goes_into_list(self, made: cst.Call) -> bool:
+        """``self.cells.append(Cell(8))``, ``self.cells = [Cell(8) for _ in range(3)]``"""
+        node: cst.CSTNode | None = self.parent(made)
+        call = self.parent(node) if isinstance(node, cst.Arg) else None
+        held: cst.CSTNode | None = None
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "append":
+            held = call.func.value
+        else:
+            while isinstance(
+                node, cst.BaseElement | cst.BaseDictElement | cst.List | cst.Tuple | cst.Dict | cst.BaseComp
+            ):
+                node = self.parent(node)
+            held = node.targets[0].target if isinstance(node, cst.Assign) and node.value is not made else None
+        function = self.flow.function(made)
+        if not isinstance(held, cst.Attribute) or dotted(held.value) != "self" or function is None:
+            return False
+        stores = self.flow.stores(function.cls, held.attr.value) if function.cls is not None else []
+        return bool(stores) and all(value.kind in (LIST, TUPLE, DICT) for _, value in stores)
 
     def _put_back(self) -> None:
         """`module._parameters[name] = module._parameters[name].to(device)`"""
