@@ -16,8 +16,8 @@ from devlint.flow.waiting import waits
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._exports import is_of_export
-from devlint.rules._filled import is_of_fixed_size, is_table, sizes, varying
-from devlint.rules._made import Made
+from devlint.rules._filled import is_nothing, is_of_fixed_size, is_table, sizes, varying
+from devlint.rules._made import Made, head
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 from devlint.rules._switches import is_switched_off, tests_above
 
@@ -33,6 +33,11 @@ _SUMMARIES = frozenset("max min amax amin sum any all equal allclose isclose mea
 
 def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     """Whether it surely recurs and costs, or stands beside what the same function makes on the device."""
+    return is_table(rule, made.factory, move.receiver) and surely_recurs(rule, move, made)
+
+
+def surely_recurs(rule: Rule, move: Move, made: Made) -> bool:
+    """Whether it is paid for again and again, however little it is."""
     node = move.node
     if is_copied(rule, node) or _is_retired(rule) or (made.random and not _may_draw_there(rule, made)):
         return False
@@ -47,8 +52,6 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
     if is_switched_off(rule, node, default=True) or _tells_of_values(rule, node):
         return False
     if _runs_in_fit(rule, node) or _is_set_by_nobody(rule, node):
-        return False
-    if not is_table(rule, made.factory, move.receiver):
         return False
     if not _makes_others_there(rule, node) and not _is_called_often(rule, node):
         return False
@@ -233,8 +236,22 @@ def _waits_at(rule: Rule, node: cst.BaseExpression) -> bool:
     flow = rule.flow
     if waits(flow, node, needed=True) or reads(flow, node) or _brings_words(rule, node) or _asks_values(rule, node):
         return True
+    if not isinstance(node, cst.Call):
+        return False
     # stream.synchronize()
-    return isinstance(node, cst.Call) and (called_name(node) == "synchronize" or _counts_up_to_value(rule, node))
+    return called_name(node) == "synchronize" or _counts_up_to_value(rule, node) or _brings_drawn(rule, node)
+
+
+def _brings_drawn(rule: Rule, node: cst.Call) -> bool:
+    """`torch.randn(n).to(x.device)`, which stays on the host for the sake of the seed."""
+    move = rule.flow.facts.moves.get(node)
+    if move is None or not move.value.place.is_host or move.non_blocking is True:
+        return False
+    start, drawn = head(rule.flow, move.receiver)
+    made = start if isinstance(start, cst.Call) else move.value.origin
+    if not isinstance(made, cst.Call) or not (drawn or _draws(rule, made)) or is_nothing(rule, made):
+        return False
+    return not _may_draw_there(rule, Made(made, random=True))
 
 
 def _runs_in_fit(rule: Rule, node: cst.CSTNode) -> bool:

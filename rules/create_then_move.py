@@ -10,7 +10,7 @@ from devlint.finding import Edit, Fix
 from devlint.flow.facts import Move
 from devlint.flow.value import DEVICE
 from devlint.rule import Rule
-from devlint.rules._evident import is_evident
+from devlint.rules._evident import is_evident, surely_recurs
 from devlint.rules._filled import is_nothing
 from devlint.rules._made import Made, Named, head, is_stored, mentions_of, statement_in, through_a_name
 from devlint.rules._moves import destination
@@ -86,22 +86,22 @@ class CreateThenMove(Rule):
 
     Tentative, and kept back unless that is selected: where fewer than two sizes that vary multiply in what is filled
     (`torch.arange(n)`, `torch.zeros(n, 1)`, unlike `torch.ones(n, n)`, `torch.zeros(x.shape)`, `torch.eye(n)` or
-    `torch.arange(n).repeat(b, 1)`), or only settings of the object do (`torch.zeros(self.width, self.bands)`); in a
-    function that follows an argument and that the file calls from no step, loop or module, and in a method of a module
-    that nothing in the file calls, unless the same function makes other memory with `device=`; where the host waits
-    for something else in the same call or turn (`.item()`, a mask, `torch.tensor([step]).to(device)`, a list of
-    indices, `assert torch.max(offset) <= n`, the output of a tokenizer), unless three sizes of what is filled vary;
-    ahead of a loop that waits in each turn, in the function or, outside of its own loop over batches, in all that call
-    it; under `hasattr(self, "name")` of
-    what nothing in the file sets; in an `assert` or a test; in a branch that warns, and in the `else:` of a flag that
-    defaults to `True`; for what is handed to `generate(...)` at once; for random numbers, unless the function draws
-    others with `device=`: results depend on the seed, which another file may set; under `if __name__ == "__main__":`
-    of a file that defines modules, which tries them out; in files and functions for an export, and in what only stands
-    in for an operator of another runtime (`symbolic` without `backward`); for what only `fit` of the same class calls,
-    to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`, `# Copyright (c)
-    https://github.com/someone/project`, a place in another repository at the head of the file), lies in a folder of
-    what others wrote (`extern`, `third_party`) or of what is kept as it is (`retired_benchmarks`), or is put in the
-    place of another package's.
+    `torch.arange(n).repeat(b, 1)`), or only settings of the object do (`torch.zeros(self.width, self.bands)`), unless
+    it stands close below what is sure and is told with that; in a function that follows an argument and that the file
+    calls from no step, loop or module, and in a method of a module that nothing in the file calls, unless the same
+    function makes other memory with `device=`; where the host waits for something else in the same call or turn
+    (`.item()`, a mask, `torch.tensor([step]).to(device)`, a list of indices, `assert torch.max(offset) <= n`, the
+    output of a tokenizer, numbers that are drawn on the host), unless three sizes of what is filled vary; ahead of a
+    loop that waits in each turn, in the function or, outside of its own loop over batches, in all that call it; under
+    `hasattr(self, "name")` of what nothing in the file sets; in an `assert` or a test; in a branch that warns, and in
+    the `else:` of a flag that defaults to `True`; for what is handed to `generate(...)` at once; for random numbers,
+    unless the function draws others with `device=`: results depend on the seed, which another file may set; under `if
+    __name__ == "__main__":` of a file that defines modules, which tries them out; in files and functions for an export,
+    and in what only stands in for an operator of another runtime (`symbolic` without `backward`); for what only `fit`
+    of the same class calls, to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`, `#
+    Copyright (c) https://github.com/someone/project`, a place in another repository at the head of the file), lies in a
+    folder of what others wrote (`extern`, `third_party`) or of what is kept as it is (`retired_benchmarks`), or is put
+    in the place of another package's.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
@@ -114,6 +114,7 @@ class CreateThenMove(Rule):
 
     def check(self) -> None:
         found: list[tuple[Told, cst.Call]] = []
+        little: list[Told] = []
         for move in self.flow.facts.moves.values():
             value = move.value
             if not (value.is_tensor and value.place.is_host and _goes_there(move)) or value.pinned or value.grad:
@@ -126,8 +127,14 @@ class CreateThenMove(Rule):
             if isinstance(start, cst.Call):
                 made = Made(start, drawn)
             if made is not None and not is_nothing(self, made.factory) and is_worth_it(self, move, made):
-                found.append((self._told(move, made, named), made.factory))
-        self._find_twins([(told, factory) for told, factory in found if not told.tentative])
+                told = self._told(move, made, named)
+                found.append((told, made.factory))
+                if told.tentative and surely_recurs(self, move, made):
+                    little.append(told)
+        sure = [(told, factory) for told, factory in found if not told.tentative]
+        self._find_twins(sure)
+        for told in little:
+            self._take_along(told, [other for other, _ in sure])
         report_together(self, [told for told, _ in found], apart=2)
 
     def _find_twins(self, found: list[tuple[Told, cst.Call]]) -> None:
@@ -147,6 +154,16 @@ class CreateThenMove(Rule):
                 told.key = made.get(same, told)
             made.setdefault(same, told.key)
             last = told
+
+    def _take_along(self, little: Told, sure: list[Told]) -> None:
+        """Let what is held back only for being little be told with what stands close above it."""
+        # mask = torch.eye(n).cuda()
+        # rows = torch.arange(n).cuda()
+        for told in sure:
+            is_below = self.source.comes_before(told.node, little.node)
+            in_one = self.flow.function(told.node) is self.flow.function(little.node)
+            if is_below and in_one and self._apart(told.node, little.node) <= 2:
+                little.key = told.key
 
     def _apart(self, one: cst.CSTNode, other: cst.CSTNode) -> int:
         """How many statements lie between two nodes, in the smallest block that holds both."""

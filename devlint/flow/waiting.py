@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ _FINDING = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_
 #: Functions that answer a question about values, or size what they give by the largest of them.
 _ASKING = frozenset({"allclose", "bincount", "equal", "is_nonzero"})
 #: What makes a tensor of Python's or numpy's data.
-_OF_DATA = frozenset("torch.tensor torch.as_tensor torch.from_numpy torch.asarray torch.Tensor".split())
+_OF_DATA = frozenset("torch.tensor torch.as_tensor torch.from_numpy torch.asarray".split())
+#: What does so, too, where it is called with one thing, and not with sizes.
+_LEGACY = re.compile(r"torch\.(Bool|Byte|Char|Short|Int|Long|Half|BFloat16|Float|Double|)Tensor")
 #: Reads that some code does not make: text that nobody may look at, a size that is known.
 _PERHAPS = frozenset({"format", "print", "in"})
 #: Factories that read sizes, bounds and what they fill with: ``torch.arange(torch.max(x) + 1)``.
@@ -298,12 +301,16 @@ def _bound_to(flow: Flow, node: cst.Name) -> Iterator[cst.BaseExpression]:
 def _brings_data(flow: Flow, node: cst.Call) -> bool:
     """``torch.tensor([step]).to(device)``, ``torch.from_numpy(rows).cuda()``: what only the host has."""
     move = flow.facts.moves.get(node)
-    if move is None or not move.value.place.is_host or move.non_blocking is True:
+    if move is None or move.value.place.is_there or move.non_blocking is True:
         return False
-    made = move.value.origin
+    # torch.as_tensor(rows).to(device)   of rows that nothing says more of
+    made = move.value.origin if move.value.place.is_host else move.receiver
     if not isinstance(made, cst.Call) or not (move.target.is_there or move.target.kind == "param"):
         return False
-    return flow.name_of(made) in _OF_DATA and not (made.args and is_constant(made.args[0].value))
+    name = flow.name_of(made)
+    if name not in _OF_DATA and not (_LEGACY.fullmatch(name) and len(made.args) == 1):
+        return False  # torch.FloatTensor(n, m)
+    return not (made.args and is_constant(made.args[0].value))
 
 
 def _spreads_by_tensor(flow: Flow, node: cst.Call) -> bool:
