@@ -1,7 +1,7 @@
 """What shows that a value is on a device, where the code alone only allows that it is.
 
 A parameter may be on the host for all that a function says. Who finds fault with that needs more: the code names the
-device, is run by ``forward``, or makes something else follow that very parameter.
+device, or is run by ``forward``.
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
         return False
     if _comes_from_module(rule, meeting):
         return not _is_called_by_nobody(rule, function) and not _asks_for_size(rule, function)
-    return (
-        _runs_in_forward(rule, function, meeting)
-        or _others_follow(rule, function, meeting)
-        or _stands_in_for_default(rule, function, meeting)
-    )
+    return _runs_in_forward(rule, function, meeting)
 
 
 def _may_be_read(rule: Rule, meeting: Meeting) -> bool:
@@ -287,76 +283,4 @@ def _may_have_left(rule: Rule, function: Function, node: cst.CSTNode) -> bool:
     before, _ = rule.source.offsets(node)
     return any(
         isinstance(each, cst.Return) and rule.source.offsets(each)[1] < before for each in tree.walk(function.node.body)
-    )
-
-
-# its neighbours -----------------------------------------------------------------------------------
-
-
-def _others_follow(rule: Rule, function: Function, meeting: Meeting) -> bool:
-    """Whether the function makes another tensor where that very parameter is: this one was forgotten."""
-    name = meeting.there.place.name.partition(".")[0]
-    if name not in function.param_names or names_device(name):
-        return False
-    return any(
-        call is not meeting.host.origin and not _leaves_alone(rule, call, meeting.node)
-        for call in _made_to_follow(rule, function, name)
-    )
-
-
-def _made_to_follow(rule: Rule, function: Function, name: str) -> Iterator[cst.Call]:
-    """``torch.zeros(n, device=x.device)``, ``torch.ones(n).to(x)``, ``x.new_zeros(n)``. What is moved says less:
-    ``torch.from_numpy(a).to(x.device)`` is needed where all that torch makes is on a device by default."""
-    followed = {name, f"{name}.device"}
-    for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Assign) and dotted(node.value) == f"{name}.device":
-            followed |= {dotted(target.target) for target in node.targets}
-        elif isinstance(node, cst.Call) and _follows(rule, node, name, followed):
-            yield node
-
-
-def _follows(rule: Rule, call: cst.Call, name: str, followed: set[str]) -> bool:
-    func = call.func
-    if rule.flow.factory(call) is not None:
-        return any(_is_device(arg) and dotted(arg.value) in followed for arg in call.args)
-    if not isinstance(func, cst.Attribute):
-        # kernel = gaussian_kernel(size, image.device)
-        return any(dotted(arg.value) in followed - {name} for arg in call.args)
-    if func.attr.value in ("to", "type_as"):
-        made = any(rule.flow.factory(part) is not None for part in tree.walk(func.value))
-        return made and bool(call.args) and dotted(call.args[0].value) in followed
-    return func.attr.value.startswith("new_") and dotted(func.value) == name
-
-
-def _is_device(arg: cst.Arg) -> bool:
-    return arg.keyword is not None and arg.keyword.value == "device"
-
-
-def _leaves_alone(rule: Rule, call: cst.Call, node: cst.CSTNode) -> bool:
-    """``if not len(masks): return torch.zeros(0, 4, device=masks.device)``: what is left early is another matter."""
-    test = rule.enclosing(call, cst.If)
-    while test is not None:
-        inside = any(each is node for each in tree.walk(test))
-        if not inside and any(isinstance(each, cst.Return | cst.Raise | cst.Continue) for each in tree.walk(test.body)):
-            return True
-        test = rule.enclosing(test, cst.If)
-    return False
-
-
-def _stands_in_for_default(rule: Rule, function: Function, meeting: Meeting) -> bool:
-    """``def scm(x: Tensor, mask: Tensor = None): if mask is None: mask = torch.ones(4)``: who may leave it out."""
-    if function.name.startswith("_") or meeting.there.kind not in (TENSOR, THING):
-        return False
-    other = next((p for p in function.params if p is meeting.there.origin), None)
-    if other is None or other.annotation is None or "Tensor" not in rule.code(other.annotation.annotation):
-        return False
-    optional = {p.name.value for p in function.params if p.default is not None and rule.code(p.default) == "None"}
-    names = {n.value for n in tree.walk(meeting.host_node) if isinstance(n, cst.Name)} & optional
-    return any(
-        isinstance(node, cst.If)
-        and rule.code(node.test) in {f"{name} is None" for name in names}
-        and any(
-            isinstance(each, cst.Assign) and dotted(each.targets[0].target) in names for each in tree.walk(node.body)
-        )
-        for node in tree.walk(function.node.body)
     )

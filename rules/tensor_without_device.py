@@ -15,6 +15,7 @@ from devlint.rule import Rule
 from devlint.rules._meetings import given_back, is_dead, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
+from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
 
 
@@ -82,14 +83,18 @@ class TensorWithoutDevice(Rule):
     counts as being on a device where the file has to do with devices, is not about data or tests, and no call in it
     hands over what is on the host; in a function that a decorator takes and nobody calls, where that speaks of devices.
 
-    Tentative where nothing but such a parameter says that the other side is on a device, unless `forward` or a training
-    step runs the code with what it was handed, the function makes another tensor follow that very parameter, or the
-    tensor takes the place of an optional argument that was left out. Tentative, too, is what is given back on the host
-    by one way of a function, and on a device by another: who asks for it may read it on the host. So is what a method
-    that no step calls puts in the place of a buffer, since the module may be moved afterwards; and what is found in
-    files that export models, in tests that do not move what they run, below a flag of the function or the constructor
-    that is off by default (`False`, `0`, `None`), and where the device is an argument (`device=None`) that no call in
-    the file gives.
+    By default only what is plain is told. The other side is the module's own, is on a device that the code names, or
+    was handed to `forward` or a training step. The tensor gets there on a straight path: no branch, turn of a loop or
+    constructor lies in between, nothing else may have taken its place, at most one test stands above both, and that
+    does not ask for a remainder (`n % 2`). What they meet in takes them as they are: not a module of unknown make, nor
+    the mask of `nn.TransformerEncoder`, which drops a causal one.
+
+    The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises
+    anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for it
+    may read it on the host. So is what a method that no step calls puts in the place of a buffer, since the module may
+    be moved afterwards; and what is found in files that export models, in tests that do not move what they run, below a
+    flag of the function or the constructor that is off by default (`False`, `0`, `None`), and where the device is an
+    argument (`device=None`) that no call in the file gives.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -177,7 +182,7 @@ class TensorWithoutDevice(Rule):
             f"`{name}` makes this tensor on the host, and it meets `{short(there)}` on {where(meeting.there.place)}",
             notes=[*met, *origin_note(self, f"`{short(there)}`", meeting.there)],
             fix=fix,
-            tentative=not is_shown(self, meeting) or _has_no_room(factory, meeting),
+            tentative=not (is_shown(self, meeting) and is_plain(self, meeting)) or _has_no_room(factory, meeting),
         )
 
     def _on_device(self, meeting: Meeting) -> cst.BaseExpression:

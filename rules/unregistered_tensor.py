@@ -61,9 +61,9 @@ class UnregisteredTensor(Rule):
     ## Fix safety
     The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe. Where
     the attribute is `None` first, that line registers it instead, and what is assigned later stays registered: unsafe,
-    since from then on only a tensor or `None` may be assigned. It is unsafe, too, where the attribute also meets what
-    was brought to the host: that has to be brought along then. For tensors in a list, tuple or dict there is no fix:
-    register each under a name of its own.
+    since from then on only a tensor or `None` may be assigned. It is unsafe, too, where the value may be trained,
+    which no buffer is, and where the attribute also meets what was brought to the host: that has to be brought along
+    then. For tensors in a list, tuple or dict there is no fix: register each under a name of its own.
 
     ## Limits
     Silent where the tensor is moved at every use, registered later or on another path, read off a layer, whose
@@ -262,7 +262,8 @@ class UnregisteredTensor(Rule):
             f"register `{name}` as a buffer",
             self.replace_between(start, value_start, f'{owner}.register_buffer("{name}", '),
             self.replace_between(value_end, value_end, ", persistent=False)"),
-            safe=not on_host,
+            # a buffer is not trained: self.scale = torch.ones(3, requires_grad=True)
+            safe=not on_host and self.flow.value(statement.value).tracked is False,
         )
 
 

@@ -296,12 +296,12 @@ def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: 
             value = any_of(value)
         if value.holds_tensors:
             if value.place.is_known:
-                feeding = Feeding(node, module_node, module, operand, value, _takes_as_is(module))
+                feeding = Feeding(node, module_node, module, operand, value, takes_as_is(module))
                 frame.facts.feedings[node, operand] = feeding
             return
 
 
-def _takes_as_is(module: Value) -> bool:
+def takes_as_is(module: Value) -> bool:
     """Whether a module surely has tensors, and leaves its inputs where they are."""
     if isinstance(module.ref, str):
         return module.ref not in table.MODULES or has_tensors(module)

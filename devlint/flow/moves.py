@@ -65,13 +65,16 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
         ref = receiver.ref if receiver.ref == "mask" else None
         if (receiver.grad or receiver.ref == "parameter") and relation(receiver.place, target) == DIFFERENT:
             ref = "non-leaf"
+        # nn.Parameter(x).cpu()   gives the very same object, where that is on the host
+        stays = receiver.ref == "parameter" and same_place and "copy" not in args.keywords
         return Value(
             TENSOR,
             target,
             receiver.origin if same_place else node,
             pinned=pinned,
             zero=receiver.zero,
-            ref=ref,
+            grad=stays and receiver.grad,
+            ref="parameter" if stays else ref,
             tracked=tracked,
         )
     if kind == THING:

@@ -1,0 +1,154 @@
+"""Which meetings are plain: whoever runs the code as it stands there sees it raise.
+
+What is shown to be on different devices may still never come together: a branch is not taken, a module moves what it
+is handed, a placeholder is replaced. Findings that hang on such things are tentative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.facts import Meeting
+from devlint.flow.modules import takes_as_is
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.rule import Rule
+
+#: Torch drops a mask that it recognises as causal on its way to their layers.
+_LOOK_AT_MASKS = frozenset(f"`torch.nn.{name}`" for name in ("Transformer", "TransformerEncoder", "TransformerDecoder"))
+#: Factories that take nothing but sizes by position.
+_OF_SIZES = frozenset("torch.zeros torch.ones torch.empty torch.rand torch.randn torch.eye".split())
+
+
+def is_plain(rule: Rule, meeting: Meeting) -> bool:
+    """Whether a factory's tensor surely comes to the meeting, and the meeting surely refuses it."""
+    made = meeting.host.origin
+    return (
+        isinstance(made, cst.Call)
+        and _refuses(rule, meeting)
+        and _can_be_made(rule, made)
+        and _comes_straight(rule, made, meeting)
+        and not _is_for_nothing(rule, meeting)
+    )
+
+
+def _refuses(rule: Rule, meeting: Meeting) -> bool:
+    """Whether what they meet in takes them as they are."""
+    if meeting.what == "a call of the module":
+        # def forward(self, z): z = z.to(self.device)   of a module that others wrote
+        return takes_as_is(meeting.there)
+    if meeting.what == "an update of the metric":
+        return False  # torchmetrics moves some of what it is handed
+    if meeting.what in _LOOK_AT_MASKS and isinstance(meeting.node, cst.Call):
+        return bool(meeting.node.args) and meeting.node.args[0].value is meeting.host_node
+    return True
+
+
+def _can_be_made(rule: Rule, made: cst.Call) -> bool:
+    """Whether the factory itself works: ``torch.ones(self.width / 2)`` raises, wherever that is."""
+    if rule.flow.name_of(made) not in _OF_SIZES:
+        return True
+    return not any(
+        isinstance(arg.value, cst.BinaryOperation) and isinstance(arg.value.operator, cst.Divide) for arg in made.args
+    )
+
+
+# how it gets there --------------------------------------------------------------------------------
+
+
+def _comes_straight(rule: Rule, made: cst.Call, meeting: Meeting) -> bool:
+    """Whether no branch, turn of a loop or flag lies between the factory and the meeting."""
+    node = meeting.node
+    function, maker = rule.flow.function(node), rule.flow.function(made)
+    if rule.flow.value(meeting.host_node).or_host is not None:
+        return False  # bias = torch.zeros(n)   if wide: bias = self.bias(x)
+    tests = [*_tests(_above(rule, node))]
+    if len(tests) > 1 or any(_asks_for_rest(test) for test in tests):
+        return False  # where one flag hangs on another, nobody may ever come by
+    if maker is not function:
+        # def _ramp(self, n): return torch.arange(n)   what a constructor makes may be moved before it is used
+        return maker is not None and maker.role != CONSTRUCTOR and not _above(rule, made)
+    above = _above(rule, node)
+    if any(step not in above for step in _above(rule, made)):
+        return False
+    return function is None or not _is_replaced(rule, function, made, meeting, above)
+
+
+def _above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
+    """What decides in a function whether and how often a node is run: each with the part that holds the node."""
+    found: list[tuple[cst.CSTNode, cst.CSTNode]] = []
+    child, above = node, rule.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        in_test = isinstance(above, cst.If | cst.IfExp | cst.While) and child is above.test
+        in_head = isinstance(above, cst.For) and child is above.iter
+        if isinstance(above, cst.If | cst.IfExp | cst.For | cst.While | cst.ExceptHandler) and not (in_test or in_head):
+            found.append((above, child))
+        child, above = above, rule.parent(above)
+    return found
+
+
+def _tests(above: list[tuple[cst.CSTNode, cst.CSTNode]]) -> Iterator[cst.BaseExpression]:
+    for each, _ in above:
+        if isinstance(each, cst.If | cst.IfExp):
+            yield each.test
+
+
+def _asks_for_rest(test: cst.BaseExpression) -> bool:
+    """``if self.width % 2``: what is there for odd sizes, which nobody may choose."""
+    return any(
+        isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Modulo) for part in tree.walk(test)
+    )
+
+
+def _is_replaced(
+    rule: Rule, function: Function, made: cst.Call, meeting: Meeting, above: list[tuple[cst.CSTNode, cst.CSTNode]]
+) -> bool:
+    """Whether a branch may have put something else in the place of what was made, before it comes to the meeting."""
+    names = {part.value for part in tree.walk(meeting.host_node) if isinstance(part, cst.Name)}
+    if not names or made is meeting.host_node:
+        return False
+    start, end = rule.source.offsets(made)[1], rule.source.offsets(meeting.node)[0]
+    held = _above(rule, made)
+    turns = [each for each in above if isinstance(each[0], cst.For | cst.While) and each not in held]
+    for target in tree.walk(function.node.body):
+        if not isinstance(target, cst.AssignTarget | cst.AugAssign) or dotted(target.target) not in names:
+            continue
+        around = _above(rule, target)
+        at = rule.source.offsets(target)[0]
+        if start < at < end and any(each not in above for each in around):
+            return True  # out = torch.empty(1)   if wide: out = self.wide(x)   return out * y
+        if any(each in around for each in turns) and any(isinstance(each, cst.If) for each, _ in _inside(above, turns)):
+            return True  # for step in range(n): if step > 0: y = y + x   y = self.layer(x)
+    return False
+
+
+def _inside(
+    above: list[tuple[cst.CSTNode, cst.CSTNode]], turns: list[tuple[cst.CSTNode, cst.CSTNode]]
+) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
+    """What decides within the outermost of some loops."""
+    return above[: above.index(turns[-1])]
+
+
+# what it is for -----------------------------------------------------------------------------------
+
+
+def _is_for_nothing(rule: Rule, meeting: Meeting) -> bool:
+    """``bias += mask``, and nothing reads the bias afterwards."""
+    node, function = meeting.node, rule.flow.function(meeting.node)
+    if not isinstance(node, cst.AugAssign) or not isinstance(node.target, cst.Name) or function is None:
+        return False
+    end = rule.source.offsets(node)[1]
+    turns = [each for each, _ in _above(rule, node) if isinstance(each, cst.For | cst.While)]
+    where: list[cst.CSTNode] = [turns[-1]] if turns else []
+    read = (part for around in (*where, function.node.body) for part in tree.walk(around))
+    return not any(
+        isinstance(part, cst.Name)
+        and part.value == node.target.value
+        and part is not node.target
+        and (bool(turns) or rule.source.offsets(part)[0] >= end)
+        and not isinstance(rule.parent(part), cst.AssignTarget)
+        for part in read
+    )
