@@ -28,6 +28,8 @@ _LARGEST = {".ipynb": 4_000_000, ".json": 100_000}
 _LARGEST_OF_OTHERS = 1_000_000
 #: In a tree of more files, a project's own are not told from others: everything may be named.
 _MOST_FILES = 20_000
+#: As many bytes of a project are kept in memory.
+_KEPT = 32_000_000
 _LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
 
 _REDIRECTS = re.compile(rb"\bset_default_(?:tensor_type|device)\(\s*([^)\n]*)")
@@ -50,6 +52,8 @@ class Mentions:
     def __init__(self, root: str) -> None:
         self._root = root
         self._files: list[str] | None = None
+        self._contents: dict[str, bytes] = {}
+        self._room = _KEPT
 
     def answer(self, question: str) -> str:
         """The first file of the project that says yes to a question; nothing where none does.
@@ -70,7 +74,17 @@ class Mentions:
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
             files = [path for path in files if path.endswith(called) and not is_test_file(below(self._root, path))]
-        return next((path for path in files if says(_read(path), path, question)), "")
+        return next((path for path in files if says(self._content(path), path, question)), "")
+
+    def _content(self, path: str) -> bytes:
+        """What a file holds, kept for the next question while there is room: to open it takes longer than to search."""
+        raw = self._contents.get(path)
+        if raw is None:
+            raw = _read(path)
+            if len(raw) <= self._room:
+                self._room -= len(raw)
+                self._contents[path] = raw
+        return raw
 
     @property
     def files(self) -> list[str]:

@@ -300,3 +300,13 @@ def test_a_distribution_in_a_package_is_kept_as_it_was(
 def test_another_file_of_that_name_is_another_one(tmp_path: Path, line: str, rules: list[str]) -> None:
     others = {"pkg/left/__init__.py": "", "pkg/left/model.py": MODEL, "train.py": f"{line}\n"}
     assert project(tmp_path, **others) == rules
+
+
+@pytest.mark.parametrize("room", [0, 1_000_000])
+def test_answers_are_the_same_whether_files_are_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(mentions, "_KEPT", room)
+    write(tmp_path, **{"one.py": "x.this\n"})
+    asked = Mentions(str(tmp_path))
+    assert [bool(asked.answer(f"uses {name}")) for name in ("this", "that", "this")] == [True, False, True]
