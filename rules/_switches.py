@@ -175,7 +175,8 @@ def _may_be_set(rule: Rule, function: Function, name: str, default: bool, seen: 
     names = {function.name, function.cls.name if builds and function.cls is not None else function.name}
     for call in rule.source.nodes_of(cst.Call):
         given = [a.value for a in call.args if a.keyword is not None and a.keyword.value == name]
-        if called_name(call) in names:
+        # nn.Linear(4, width)  says nothing of a class of the file that is called `Linear`, too
+        if called_name(call) in names and not rule.flow.name_of(call).startswith("torch."):
             if not given and any(arg.star for arg in call.args):
                 return True  # Head(*sizes)
             unnamed = [arg.value for arg in call.args if arg.keyword is None]
