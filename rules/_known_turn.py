@@ -32,7 +32,8 @@ from devlint.flow.value import (
     TUPLE,
     UNKNOWN_KIND,
 )
-from devlint.rules._recurs import function_of
+from devlint.rules._arguments import handed_in
+from devlint.rules._recurs import calls_of, function_of
 
 #: What holds tensors or host data, and whose methods are torch's or Python's.
 _PLAIN = frozenset({TENSOR, THING, LIST, TUPLE, DICT, DATA, LOADER, OPTIMIZER})
@@ -134,11 +135,32 @@ def _is_known_model(flow: Flow, func: cst.BaseExpression) -> bool:
     ref = flow.value(func).ref
     if isinstance(ref, Class):
         return ref.find_method("forward") is not None  # else: from a base that nobody here has seen
-    return ref is not None or not _is_made_by_others(flow, func)
+    return ref is not None or not (_is_made_by_others(flow, func) or _is_handed_by_others(flow, func, set()))
 
 
-def _is_made_by_others(flow: Flow, func: cst.BaseExpression) -> bool:
-    """`config, net = build(args)`, of a `build` that the flow cannot follow."""
+def _is_handed_by_others(flow: Flow, model: cst.BaseExpression, seen: set[Function]) -> bool:
+    """Whether a call of the file hands a model in that nobody here has seen: `fit(Parser(config), loader)`."""
+    function, name = flow.function(model), dotted(model)
+    if function is None or function in seen or name not in function.param_names:
+        return False
+    seen.add(function)
+    calls = calls_of(flow, function)
+    if function.outer is not None:  # def fit(model, loader): def step(model, batch): ...; step(model, batch)
+        calls += [call for call in flow.source.nodes_of(cst.Call) if dotted(call.func) == function.name]
+    handed = [given for call in calls if (given := handed_in(call, function, name)) is not None]
+    return any(
+        flow.value(given).ref is None
+        and (
+            _is_built(flow, given, by_file=False)
+            or _is_made_by_others(flow, given, by_file=False)
+            or _is_handed_by_others(flow, given, seen)
+        )
+        for given in handed
+    )
+
+
+def _is_made_by_others(flow: Flow, func: cst.BaseExpression, *, by_file: bool = True) -> bool:
+    """`config, net = build(args)`, that the flow cannot follow; ``by_file``: though `build` is in the file."""
     path, function = dotted(func), flow.function(func)
     for assign in flow.source.nodes_of(cst.Assign):
         if flow.function(assign) is not function and "." not in path:
@@ -147,18 +169,22 @@ def _is_made_by_others(flow: Flow, func: cst.BaseExpression) -> bool:
         for target in assign.targets:
             target_names(target.target, names)
             names.add(dotted(target.target))
-        # net = accelerator.prepare(net)   wraps what it is handed
-        wraps = isinstance(assign.value, cst.Call) and any(dotted(arg.value) == path for arg in assign.value.args)
-        if path in names and not wraps and _is_built(flow, assign.value):
+        # net = accelerator.prepare(net)   wraps what it is handed, and   net = Parser(net, config)   is another model
+        wraps = (
+            isinstance(assign.value, cst.Call)
+            and not called_name(assign.value)[:1].isupper()
+            and any(dotted(arg.value) == path for arg in assign.value.args)
+        )
+        if path in names and not wraps and _is_built(flow, assign.value, by_file=by_file):
             return True
     return False
 
 
-def _is_built(flow: Flow, made: cst.BaseExpression) -> bool:
+def _is_built(flow: Flow, made: cst.BaseExpression, *, by_file: bool) -> bool:
     # net = build(args).to(device)
     while isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute) and made.func.attr.value in _MOVES:
         made = made.func.value
-    if not isinstance(made, cst.Call):
+    if not isinstance(made, cst.Call) or (not by_file and function_of(flow, made) is not None):
         return False
     ref = flow.value(made).ref
     if ref is not None:

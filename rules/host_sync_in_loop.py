@@ -12,12 +12,13 @@ from devlint.finding import Edit, Fix, Note
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted, target_names
-from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
+from devlint.flow.value import DATA, LIST, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._known_turn import knows_all_calls, queues_work
 from devlint.rules._moves import short
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note
 from devlint.rules._reads import (
     READ_AS_NUMBERS,
@@ -94,17 +95,17 @@ class HostSyncInLoop(Rule):
     keep `loss.detach()` in the list and read all together with `torch.stack`, or `tolist()` before the inner loop.
 
     ## Limits
-    One finding a loop speaks of all its needless reads. Silent where a wait in the same place stays: the value, or
-    another one, is shown, logged, written or tested in each step, gradients are scaled (`scaler.step(optimizer)`
-    waits), tensors are picked by a mask, or, at the end of a step, the next batch is copied without
-    `non_blocking=True`, or, after a read in its midst, something is copied to the device or picked by a host mask.
-    Silent where only the optimizer is still to step and the end of the step waits anyway; where the loop adds up over
-    parts of a batch and the loop around it needs the sum in each step; and where an element is read in a turn that
-    waits for something else as well.
-    Silent where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`) or once an epoch, and
-    for sums of a pass that does not train; where the next line reads a clock (`spent += time.time() - start`), which is
-    to count what the device does; and in deprecated code. Silent, too, where a function or a model that the
-    loop calls waits by itself in each step, or is called after what it looks at (`check_gradients(model)`).
+    One finding a loop speaks of all its needless reads, and one of two neighbours that read element by element. Silent
+    where a wait in the same place stays: the value, or another one, is shown, logged, written or tested in each step,
+    gradients are scaled (`scaler.step(optimizer)` waits), tensors are picked by a mask, or, at the end of a step, the
+    next batch is copied without `non_blocking=True`, or, after a read in its midst, something is copied to the device
+    or picked by a host mask. Silent where only the optimizer is still to step and the end of the step waits anyway;
+    where the loop adds up over parts of a batch and the loop around it needs the sum in each step; and where an element
+    is read in a turn that waits for something else as well. Silent where the value is read in some iterations only
+    (`if step % 100 == 0`, `if args.debug`) or once an epoch, and for sums of a pass that does not train; where the next
+    line reads a clock (`spent += time.time() - start`), which is to count what the device does; and in deprecated code.
+    Silent, too, where a function or a model that the loop calls waits by itself in each step, or is called after what
+    it looks at (`check_gradients(model)`).
 
     Tentative, and kept back unless that is selected: elements read in a loop that copies something to the host in each
     turn, or by a script that shows some samples; a value that stays the same, where each turn reads another one as
@@ -113,15 +114,15 @@ class HostSyncInLoop(Rule):
     model waits in one of the ways that a setting chooses from (`if self.pooling == "last": x = x[mask]`), or something
     of which too little is known is read with nothing queued in between; an argument that is `None` by default and that
     all calls of the file leave out (`if marks is None or not marks.any():`); loops whose number of turns is 1 by
-    default; a value that is shown before the end of the work under a flag that nothing shows to be off by default
-    (`if show: bar.set_description(...)`); loops that step by a gradient scaler in some steps, that compare what is a
-    tensor on one way through the turn (`if loss < best`), or that read something else by `item()` of which too little
-    is known; a turn that calls what nobody here knows (`march(out)` of another package, a model that some
-    `build(args)` gave, that got hooks, or whose `forward` was not found), unless the function never looks at what
-    was read; a read with no model run before it in the turn, where little more than the batch is queued; rows read
-    after text was generated, which waited for each token; an argument that is read and that may as well be a
-    number, since nothing declares it or uses it as a tensor; tests; and code that says it was copied, or lies in a
-    folder of what others wrote.
+    default, or that go through lists which the function makes; a value that is shown before the end of the work under a
+    flag that nothing shows to be off by default (`if show: bar.set_description(...)`); loops that step by a gradient
+    scaler in some steps, that compare what is a tensor on one way through the turn (`if loss < best`), or that read
+    something else by `item()` of which too little is known; a turn that calls what nobody here knows (`march(out)` of
+    another package, a model that some `build(args)` gave, here or where the function is called, that got hooks, or
+    whose `forward` was not found), unless the function never looks at what was read; a read with no model run before it
+    in the turn, where little more than the batch is queued; rows read after text was generated, which waited for each
+    token; an argument that is read and that may as well be a number, since nothing declares it or uses it as a tensor;
+    tests; and code that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -134,6 +135,7 @@ class HostSyncInLoop(Rule):
     def check(self) -> None:
         read: dict[Loop, list[Wait]] = {}
         told: set[tuple[cst.CSTNode, object]] = set()
+        singles: list[Told] = []
         for wait in self.flow.facts.waits.values():
             if wait.what == "tensor from device scalars":
                 continue  # tensor-from-device-scalars says so
@@ -148,7 +150,7 @@ class HostSyncInLoop(Rule):
                 # gen[starts[i] : ends[i]]   is one thing to mend, and so is what two lines read of one tensor
                 marks = {(loop.node, self.code(tensor)), (repeated, self.enclosing(wait.node, cst.BaseSmallStatement))}
                 if not marks & told:
-                    self._one_by_one(wait, repeated, tensor)
+                    singles.append(self._one_by_one(wait, repeated, tensor))
                 told |= marks
             elif same_each_time(self.flow, loop, wait.operand):
                 operand = f"`{short(self.code(wait.operand), 60)}`"
@@ -156,6 +158,8 @@ class HostSyncInLoop(Rule):
                 self._unchanged(wait.node, loop, origin, tied=is_tied(self.flow, wait))
             else:
                 read.setdefault(loop, []).append(wait)
+        for tentative in (False, True):
+            report_together(self, (single for single in singles if single.tentative is tentative))
         for loop, waits in read.items():
             # a pass over held-out data ends in a wait anyway, and is short beside an epoch of training
             if trains(loop) and not any(self._is_timed(wait) for wait in waits):
@@ -184,12 +188,12 @@ class HostSyncInLoop(Rule):
             if fed and not runs_by_epoch(self.flow, loop) and not runs_sometimes(self.flow, call, loop):
                 self._unchanged(call, loop)
 
-    def _one_by_one(self, wait: Wait, repeated: cst.CSTNode, tensor: cst.BaseExpression) -> None:
-        name = short(self.code(tensor), 40)
-        self.report(
+    def _one_by_one(self, wait: Wait, repeated: cst.CSTNode, tensor: cst.BaseExpression) -> Told:
+        code, name = short(self.code(wait.node), 60), short(self.code(tensor), 40)
+        return Told(
             wait.node,
-            f"`{short(self.code(wait.node), 60)}` makes the host wait for one element after the other: "
-            f"read `{name}` at once, before the loop",
+            f"`{code}` makes the host wait for one element after the other: read `{name}` at once, before the loop",
+            f"so does `{code}`: read `{name}` at once, too",
             notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
             tentative=self._is_beside(wait.node)
             or not is_tied(self.flow, wait)
@@ -303,6 +307,7 @@ class HostSyncInLoop(Rule):
             or self._compares_others(loop, end)
             or self._has_waiting_layers()
             or self._turns_once(loop)
+            or self._goes_through_list(loop)
             or self._waits_in_some_runs(loop, since, end)
             or self._others_read_there(loop, waits)
             or self._scales_gradients(loop)
@@ -381,6 +386,19 @@ class HostSyncInLoop(Rule):
                 if isinstance(func, cst.Attribute) and func.attr.value == "append":
                     kept.add(func.value)
         return kept
+
+    def _goes_through_list(self, loop: Loop) -> bool:
+        """`for text, target in zip(texts, targets):` of lists that the function makes: perhaps a few turns."""
+        if loop.loader or not isinstance(loop.node, cst.For) or self.flow.function(loop.node) is None:
+            return False
+        todo, lists = [loop.node.iter], []
+        while todo:
+            over = todo.pop()
+            if isinstance(over, cst.Call) and called_name(over) in ("zip", "enumerate", "tqdm"):
+                todo += [arg.value for arg in over.args if arg.keyword is None]
+            else:
+                lists.append(self.flow.value(over).kind == LIST)
+        return bool(lists) and all(lists)
 
     def _turns_once(self, loop: Loop) -> bool:
         """`for _ in range(steps)` of steps that are 1 unless somebody says otherwise: there is one read either way."""

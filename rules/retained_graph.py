@@ -32,6 +32,8 @@ from devlint.rules._training import (
 
 #: What gives another batch each time.
 _DRAWS = re.compile(r"(^|\.)(next|(\w+_)?batch(_\w+)?)$")
+#: What counts the parts of one step: range(gradient_accumulation_steps).
+_PARTS = re.compile(r"accum|micro_?batch", re.I)
 _EMPTYING = ("clear", "pop", "popleft")
 #: The history of so many steps is small: `backward()` has freed what it saved.
 _FEW_STEPS = 100
@@ -101,9 +103,9 @@ class RetainedGraph(Rule):
     Silent where the sum goes backward itself, where `backward(retain_graph=True)` keeps the graph for more, where the
     list is emptied or bound anew in each step, or again and again after a few (`if step % accumulate == 0:`, or where
     the optimizer steps), and in loops of a few iterations. A loss that is only evaluated is reported as
-    `inference-with-grad`. Held back as tentative: outputs of the model, loops `for epoch in range(epochs)` of one
-    step each, and what a loop around binds anew for each step of the optimizer: `backward()` has freed most of the few
-    rounds that it keeps.
+    `inference-with-grad`. Held back as tentative: outputs of the model, loops `for epoch in range(epochs)` of one step
+    each, and what a loop around binds anew for each step of the optimizer, or a function that goes through the parts of
+    one: `backward()` has freed most of the few rounds that it keeps.
 
     ## References
     - [Frequently asked questions: my model reports "cuda runtime error: out of memory"](https://pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory)
@@ -303,6 +305,8 @@ class RetainedGraph(Rule):
         """Whether a loop around binds the holder anew for each step of the optimizer, so that only its rounds stay."""
         # for step in range(steps): total = 0.0; for part in parts: ...; total += loss   and then: optimizer.step()
         loop = loop_around(self.flow, keep.node)
+        if isinstance(loop, cst.For) and self._counts_parts(loop, body, dotted(keep.holder)):
+            return True
         steps = [call for call in self.source.nodes_of(cst.Call) if self._steps(call) or _clears(call)]
         if loop is None or any(is_inside(self.flow, call, loop) for call in steps):
             return False
@@ -313,6 +317,17 @@ class RetainedGraph(Rule):
             if isinstance(outer, cst.For | cst.While)
             for each in bound
             for call in steps
+        )
+
+    def _counts_parts(self, loop: cst.For, body: Body, path: str) -> bool:
+        """`total = 0.0`, and then `for _ in range(accumulate): ...`, in a function that makes one step."""
+        if loop_around(self.flow, loop) is not None or "." in path or body.function is None:
+            return False
+        over = loop.iter
+        return (
+            isinstance(over, cst.Call)
+            and dotted(over.func) == "range"
+            and any(_PARTS.search(name) for arg in over.args for name in paths_in(arg.value))
         )
 
     def _emptied(self, path: str, function: Function | None) -> bool:
