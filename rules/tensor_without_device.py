@@ -10,6 +10,7 @@ from devlint.finding import Fix
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import has_tensors
 from devlint.flow.names import dotted
+from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
 from devlint.rules._meetings import given_back, is_dead, meetings
@@ -71,7 +72,8 @@ class TensorWithoutDevice(Rule):
     For random factories (`torch.randn`, `torch.rand`, ...) it is unsafe: numbers drawn on a device are not
     the numbers that the same seed draws on the host. Where no expression that names the device is sure to
     be bound at the factory, no fix is offered; nor where something else that the function makes on the host, and puts
-    in the place of what it was handed, would stay behind. Such a function is reported once.
+    in the place of what it was handed, would stay behind. Such a function is reported once, and so is a statement,
+    whose factories one fix mends.
 
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
@@ -120,6 +122,7 @@ class TensorWithoutDevice(Rule):
                 returned.setdefault(origin, meeting)
         reported: set[cst.CSTNode] = {*found, *returned}
         halves: set[Function | None] = set()
+        told: dict[tuple[cst.CSTNode, Place, str], list[tuple[cst.Call, Meeting, Fix | None]]] = {}
         for factory, meeting in found.items():
             function = self.flow.function(factory)
             fix = self._fix(factory, meeting)
@@ -128,7 +131,12 @@ class TensorWithoutDevice(Rule):
                     continue  # said once: the function cannot be right before all of them are moved
                 halves.add(function)
                 fix = None
-            self._report(factory, meeting, fix)
+            # torch.cat([torch.zeros(n), self.weight, torch.zeros(n)]): one statement, mended at once
+            statement = self.enclosing(factory, cst.BaseSmallStatement) or factory
+            key = statement, meeting.there.place, fix.title if fix else ""
+            told.setdefault(key, []).append((factory, meeting, fix))
+        for alike in told.values():
+            self._report(alike)
         for factory, meeting in returned.items():
             self._report_returned(factory, meeting)
         for cls in self.flow.scope.classes.values():
@@ -172,7 +180,12 @@ class TensorWithoutDevice(Rule):
         others = self.flow.facts.together_on_host.get(factory, ())
         return any(self.flow.factory(other) is None or self.flow.function(other) is not function for other in others)
 
-    def _report(self, factory: cst.Call, meeting: Meeting, fix: Fix | None) -> None:
+    def _report(self, alike: list[tuple[cst.Call, Meeting, Fix | None]]) -> None:
+        """Report what factories in one statement make, at the first that is sure."""
+        sure = [each for each in alike if self._is_sure(*each[:2])]
+        first = (sure or alike)[0]
+        factory, meeting, fix = first
+        edits = [edit for *_, other in alike if other is not None for edit in other.edits]
         name = self.flow.name_of(factory)
         there = self.code(self._on_device(meeting))
         apart = meeting.node is not factory
@@ -180,10 +193,17 @@ class TensorWithoutDevice(Rule):
         self.report(
             factory,
             f"`{name}` makes this tensor on the host, and it meets `{short(there)}` on {where(meeting.there.place)}",
-            notes=[*met, *origin_note(self, f"`{short(there)}`", meeting.there)],
-            fix=fix,
-            tentative=not (is_shown(self, meeting) and is_plain(self, meeting)) or _has_no_room(factory, meeting),
+            notes=[
+                *met,
+                *origin_note(self, f"`{short(there)}`", meeting.there),
+                *(self.note(each[0], "so is this one") for each in alike if each is not first),
+            ],
+            fix=self.fix(fix.title, *edits, safe=fix.safe) if fix is not None else None,
+            tentative=not sure,
         )
+
+    def _is_sure(self, factory: cst.Call, meeting: Meeting) -> bool:
+        return is_shown(self, meeting) and is_plain(self, meeting) and not _has_no_room(factory, meeting)
 
     def _on_device(self, meeting: Meeting) -> cst.BaseExpression:
         """What it meets; of a method of the module's own, what that has on the device: ``self.weight``."""
