@@ -95,13 +95,13 @@ class CreateThenMove(Rule):
     loop that waits in each turn, in the function or, outside of its own loop over batches, in all that call it; under
     `hasattr(self, "name")` of what nothing in the file sets; in an `assert` or a test; in a branch that warns, and in
     the `else:` of a flag that defaults to `True`; for what is handed to `generate(...)` at once; for random numbers,
-    unless the function draws others with `device=`: results depend on the seed, which another file may set; under `if
-    __name__ == "__main__":` of a file that defines modules, which tries them out; in files and functions for an export,
-    and in what only stands in for an operator of another runtime (`symbolic` without `backward`); for what only `fit`
-    of the same class calls, to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`, `#
-    Copyright (c) https://github.com/someone/project`, a place in another repository at the head of the file), lies in a
-    folder of what others wrote (`extern`, `third_party`) or of what is kept as it is (`retired_benchmarks`), or is put
-    in the place of another package's.
+    unless the function draws others with `device=`: results depend on the seed, which another file may set; under
+    `if __name__ == "__main__":` of a file that defines modules, which tries them out; in files and functions for an
+    export, and in what only stands in for an operator of another runtime (`symbolic` without `backward`); for what only
+    `fit` of the same class calls, to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`,
+    `# Copyright (c) https://github.com/someone/project`, a place in another repository at the head of the file), lies
+    in a folder of what others wrote (`extern`, `third_party`) or of what is kept as it is (`retired_benchmarks`), or is
+    put in the place of another package's.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
