@@ -128,10 +128,12 @@ def _target(frame: Frame, how: str, args: Args) -> tuple[Place | None, cst.BaseE
     if value.kind == NONE:
         return None, None, False
     place = frame.device_place(value, operand)
-    if value.kind == UNKNOWN_KIND and not place.is_known:
+    open_to_all = value.kind == UNKNOWN_KIND and not place.is_known
+    if open_to_all or (value.is_data and value.text is None):
         key = frame.key(operand) or ""
-        if "dtype" in key.lower():
+        if "dtype" in key.lower():  # dtype = random.choice(dtypes)
             return None, None, False
+    if open_to_all:
         return UNKNOWN_PLACE, operand, False
     if value.kind == NAME and not place.is_known:
         return (None, None, False) if str(value.ref).startswith("torch.") else (UNKNOWN_PLACE, operand, False)
