@@ -108,7 +108,7 @@ class CreateThenMove(Rule):
     - [Performance tuning guide: create tensors directly on the target device](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html)
     """
 
-    group = "performance"
+    group = "nursery"
     fixable = "sometimes"
     assumes_host_default = True
 

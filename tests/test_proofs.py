@@ -260,7 +260,8 @@ def test_the_example_crashes_and_runs_once_fixed(tmp_path: Path) -> None:
     for said in ("self.positions", f"train.py:{made}", "unregistered-tensor"):
         assert said in crash.stderr, crash.stderr
 
-    assert _devlint(tmp_path, "check", "--isolated", "--fix", "--unsafe-fixes", "train.py").returncode == 0
+    fix = ("--extend-select", "create-then-move", "--fix", "--unsafe-fixes")
+    assert _devlint(tmp_path, "check", "--isolated", *fix, "train.py").returncode == 0
     fixed = _devlint(tmp_path, *run)
     assert fixed.returncode == 0, fixed.stderr
     assert fixed.stdout.count("epoch") == 3

@@ -32,7 +32,8 @@ def project(root: Path, model: str = MODEL, **others: str) -> list[str]:
 
 def found(root: Path, name: str, *, cache: bool = False) -> list[str]:
     path = str(root / name)
-    outcome = run([File(path, path, Settings(root=str(root)))], Plan(use_cache=cache, jobs=1))
+    settings = Settings(extend_select=("create-then-move",), root=str(root))
+    outcome = run([File(path, path, settings)], Plan(use_cache=cache, jobs=1))
     assert not outcome.problems
     return [finding.rule for _, finding in outcome.findings]
 
