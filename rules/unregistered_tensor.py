@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
@@ -71,7 +72,8 @@ class UnregisteredTensor(Rule):
     mix it with a moved tensor; in modules of tests, unless those name the device; and in classes without a `forward`
     whose methods make all their tensors without a device. Held back as tentative: other classes without a `forward`,
     masks that are handed in beside `is_causal=True`, code for an export, and attributes that meet what was brought to
-    the host as well (`self.packed.cpu() >> self.shifts`).
+    the host as well (`self.packed.cpu() >> self.shifts`), and modules that call torch's quantized functions, which run
+    on the host alone.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -229,8 +231,13 @@ class UnregisteredTensor(Rule):
             notes=[self.note(meeting.node, f"here it meets `{there}`, which is on {where(meeting.there.place)}")],
             fix=self._fix(statement, cls, name, on_host=on_host) if container == "attribute" else None,
             key=(cls, self.flow.function(meeting.node), sure),
-            tentative=not sure,
+            tentative=not sure or self._has_host_kernels(cls),
         )
+
+    def _has_host_kernels(self, cls: Class) -> bool:
+        """``torch.nn.quantized.functional.conv1d(x, weight, ...)``: torch has these for the host alone."""
+        nodes = (node for owner in cls.lineage for node in tree.walk(owner.node) if isinstance(node, cst.Call))
+        return any(self.flow.scope.qualified(node.func).startswith(_HOST_KERNELS) for node in nodes)
 
     def _fix(self, statement: cst.CSTNode, cls: Class, name: str, *, on_host: bool) -> Fix | None:
         if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
@@ -267,6 +274,7 @@ class UnregisteredTensor(Rule):
         )
 
 
+_HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functional.", "torch.ops.quantized.")
 _REGISTERED = ("parameter", "buffer", OF_LAYER)
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
