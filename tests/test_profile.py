@@ -70,7 +70,8 @@ def copies(file: Path, steps: int = 200) -> list[Event]:
 
 
 def check(*args: str, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(main, ["check", "--no-cache", *args], input=stdin)
+    selected = ["--extend-select", "create-then-move"]
+    result = CliRunner().invoke(main, ["check", "--no-cache", *selected, *args], input=stdin)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
