@@ -97,8 +97,7 @@ def _speaks_of(rule: Rule, text: str, names: set[str]) -> bool:
 
 def _names_another(rule: Rule) -> bool:
     """Whether what stands above a file's code says where that is from, or names a place in another repository."""
-    first = _FIRST_CODE.search(rule.source.text)
-    head = rule.source.text[: first.start()] if first is not None else ""
+    head = _head(rule)
     own = {_letters(name) for name in near(rule.source.path)}
     return (
         any(_FROM.match(line) for line in head.splitlines())
@@ -110,11 +109,16 @@ def _names_another(rule: Rule) -> bool:
 def is_by_others(rule: Rule) -> bool:
     """Whether a file's head says that it is somebody's work, and its packages say that they are others'."""
     # Copyright (c) 2021 Acme, Inc.   in a package whose `__init__.py` says `Copyright (c) 2023 Umbrella`
-    first = _FIRST_CODE.search(rule.source.text)
-    named = authors(rule.source.text[: first.start()] if first is not None else "") - {ANYBODY}
+    named = authors(_head(rule)) - {ANYBODY}
     own = {_letters(name) for name in near(rule.source.path)}
     view = rule.flow.project
     return bool(named) and view is not None and not named & own and view.credits_only_others(sorted(named))
+
+
+def _head(rule: Rule) -> str:
+    """What stands above a file's code."""
+    first = _FIRST_CODE.search(rule.source.text)
+    return rule.source.text[: first.start()] if first is not None else ""
 
 
 def says_why(rule: Rule, node: cst.CSTNode) -> bool:

@@ -20,6 +20,7 @@ from devlint.rules._filled import is_nothing, is_of_fixed_size, is_table, sizes,
 from devlint.rules._made import Made, head
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 from devlint.rules._switches import is_switched_off, tests_above
+from devlint.rules._training import is_inside
 
 #: From so many sizes on that vary, what is filled on the host is large enough for the copy to cost by itself.
 _SIZES_OF_MUCH = 3
@@ -202,9 +203,8 @@ def _is_ahead_of_waiting_loop(rule: Rule, node: cst.CSTNode, *, around: bool = F
     for n in _inside(function.node.body):
         if not isinstance(n, cst.For | cst.While):
             continue
-        if (rule.source.comes_before(node, n) or (around and _is_within(rule, node, n))) and _waits_in_each_turn(
-            rule, n
-        ):
+        ahead = rule.source.comes_before(node, n) or (around and is_inside(flow, node, n))
+        if ahead and _waits_in_each_turn(rule, n):
             return True
     if depth == 0 or function.is_step or function.name == "forward":
         return False  # for x in loader: net(x).item()   each step of a training waits once, and seldom in its midst
@@ -212,13 +212,6 @@ def _is_ahead_of_waiting_loop(rule: Rule, node: cst.CSTNode, *, around: bool = F
         return False  # for x, y in loader: ...   many turns for one of `for epoch in range(n): train(net); test(net)`
     calls = calls_of(flow, function)
     return bool(calls) and all(_is_ahead_of_waiting_loop(rule, call, around=True, depth=depth - 1) for call in calls)
-
-
-def _is_within(rule: Rule, node: cst.CSTNode, loop: cst.For | cst.While) -> bool:
-    above: cst.CSTNode | None = node
-    while above is not None and above is not loop:
-        above = rule.parent(above)
-    return above is loop
 
 
 def _waits_in_each_turn(rule: Rule, node: cst.For | cst.While) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
 from devlint import tree
 from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.scope import CONSTRUCTOR
+from devlint.flow.waiting import bound_to
 from devlint.rule import Rule
 from devlint.rules._switches import sets
 
@@ -83,7 +82,7 @@ def _is_shape(rule: Rule, size: cst.BaseExpression) -> bool:
     if isinstance(size, cst.Name):
         return any(
             isinstance(bound, cst.Tuple | cst.List) or _is_shape(rule, bound)
-            for bound in _bound_to(rule, size)
+            for bound in bound_to(rule.flow, size)
             if not isinstance(bound, cst.Name)
         )
     if isinstance(size, cst.Subscript):
@@ -93,13 +92,6 @@ def _is_shape(rule: Rule, size: cst.BaseExpression) -> bool:
             return not size.args
         return called_name(size) in ("list", "tuple", "Size") and any(_is_shape(rule, a.value) for a in size.args)
     return isinstance(size, cst.Attribute) and size.attr.value == "shape"
-
-
-def _bound_to(rule: Rule, name: cst.Name) -> Iterator[cst.BaseExpression]:
-    function = rule.flow.function(name)
-    for assign in rule.source.nodes_of(cst.Assign):
-        if rule.flow.function(assign) is function and sets(assign, name.value):
-            yield assign.value
 
 
 def _is_setting(rule: Rule, size: cst.BaseExpression) -> bool:

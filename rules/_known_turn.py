@@ -15,7 +15,7 @@ from devlint import tree
 from devlint.flow import Flow
 from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, runs_sometimes
-from devlint.flow.names import called_name, dotted, target_names
+from devlint.flow.names import called_name, dotted, names_bound
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     CLASS,
@@ -165,10 +165,8 @@ def _is_made_by_others(flow: Flow, func: cst.BaseExpression, *, by_file: bool = 
     for assign in flow.source.nodes_of(cst.Assign):
         if flow.function(assign) is not function and "." not in path:
             continue
-        names: set[str] = set()
-        for target in assign.targets:
-            target_names(target.target, names)
-            names.add(dotted(target.target))
+        targets = [target.target for target in assign.targets]
+        names = names_bound(*targets).union(map(dotted, targets))
         # net = accelerator.prepare(net)   wraps what it is handed, and   net = Parser(net, config)   is another model
         wraps = (
             isinstance(assign.value, cst.Call)

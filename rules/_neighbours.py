@@ -47,6 +47,13 @@ def report_together(rule: Rule, found: Iterable[Told], apart: int = 1) -> None:
         rule.report(first.node, first.message, notes=notes, fix=_together([first, *others]), tentative=tentative)
 
 
+def report_apart(rule: Rule, found: Iterable[Told], apart: int = 1) -> None:
+    """As :func:`report_together`, but what is sure does not speak for what is not."""
+    told = list(found)
+    for tentative in (False, True):
+        report_together(rule, (each for each in told if each.tentative is tentative), apart)
+
+
 def _position(rule: Rule, node: cst.CSTNode) -> tuple[cst.CSTNode | None, int]:
     """The block that a statement stands in, and which of its statements it is."""
     statement: cst.CSTNode | None = node

@@ -6,8 +6,6 @@ is handed, a placeholder is replaced. Findings that hang on such things are tent
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import libcst as cst
 
 from devlint import tree
@@ -16,6 +14,7 @@ from devlint.flow.modules import takes_as_is
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
+from devlint.rules._switches import tests_above
 
 #: Torch drops a mask that it recognises as causal on its way to their layers.
 _LOOK_AT_MASKS = frozenset(f"`torch.nn.{name}`" for name in ("Transformer", "TransformerEncoder", "TransformerDecoder"))
@@ -65,7 +64,7 @@ def _comes_straight(rule: Rule, made: cst.Call, meeting: Meeting) -> bool:
     function, maker = rule.flow.function(node), rule.flow.function(made)
     if rule.flow.value(meeting.host_node).or_host is not None:
         return False  # bias = torch.zeros(n)   if wide: bias = self.bias(x)
-    tests = [*_tests(_above(rule, node))]
+    tests = [test for test, _, _ in tests_above(rule, node)]
     if len(tests) > 1 or any(_asks_for_rest(test) for test in tests):
         return False  # where one flag hangs on another, nobody may ever come by
     if maker is not function:
@@ -88,12 +87,6 @@ def _above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.CSTNode, cst.CSTNode
             found.append((above, child))
         child, above = above, rule.parent(above)
     return found
-
-
-def _tests(above: list[tuple[cst.CSTNode, cst.CSTNode]]) -> Iterator[cst.BaseExpression]:
-    for each, _ in above:
-        if isinstance(each, cst.If | cst.IfExp):
-            yield each.test
 
 
 def _asks_for_rest(test: cst.BaseExpression) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 
 import libcst as cst
 
@@ -13,7 +12,7 @@ from devlint.flow import Flow
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Wait
 from devlint.flow.hypothesis import names_device
-from devlint.flow.loops import Loop, holder, loop_of, runs_sometimes
+from devlint.flow.loops import Loop, holder, loop_of, loops_around, runs_sometimes
 from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR, THING
@@ -151,7 +150,7 @@ def follows_decoding(flow: Flow, repeated: cst.CSTNode) -> bool:
     function = flow.function(repeated)
     around = function.node if function is not None else flow.source.module
     start = flow.source.offsets(repeated)[0]
-    outer = {loop.node for loop in _loops_around(flow, repeated)}
+    outer = {loop.node for loop in loops_around(flow, repeated)}
     for node in tree.walk(around):
         if isinstance(node, cst.Call) and called_name(node) == "generate" and flow.source.offsets(node)[0] < start:
             return True
@@ -162,13 +161,6 @@ def follows_decoding(flow: Flow, repeated: cst.CSTNode) -> bool:
         if inner is not None and inner.works and loop_of(flow, node) is not None and not trains(inner):
             return True
     return False
-
-
-def _loops_around(flow: Flow, node: cst.CSTNode) -> Iterator[Loop]:
-    loop = loop_of(flow, node)
-    while loop is not None:
-        yield loop
-        loop = loop_of(flow, loop.node)
 
 
 def compares_perhaps(flow: Flow, loop: Loop, node: cst.CSTNode) -> bool:

@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import Flow
-from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
+from devlint.flow.loops import Loop, loops_around, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Class, Function, decorators
 from devlint.flow.steps import function_called, runs_each_time
@@ -205,11 +205,8 @@ def _called_in_loop(flow: Flow, function: Function) -> bool:
             continue
         if in_stepping_loop(flow, call):
             return True
-        loop = flow.loop(call)
-        while loop is not None:
-            if _counts(loop.node):
-                return True
-            loop = flow.loop(loop.node)
+        if any(_counts(loop.node) for loop in loops_around(flow, call)):
+            return True
     return False
 
 

@@ -116,8 +116,7 @@ class CreateThenMove(Rule):
     assumes_host_default = True
 
     def check(self) -> None:
-        found: list[tuple[Told, cst.Call]] = []
-        little: list[Told] = []
+        found: list[tuple[Told, Move, Made]] = []
         for move in self.flow.facts.moves.values():
             value = move.value
             if not (value.is_tensor and value.place.is_host and _goes_there(move)) or value.pinned or value.grad:
@@ -130,15 +129,16 @@ class CreateThenMove(Rule):
             if isinstance(start, cst.Call):
                 made = Made(start, drawn)
             if made is not None and not is_nothing(self, made.factory) and is_worth_it(self, move, made):
-                told = self._told(move, made, named)
-                found.append((told, made.factory))
-                if told.tentative and surely_recurs(self, move, made):
-                    little.append(told)
-        sure = [(told, factory) for told, factory in found if not told.tentative]
+                found.append((self._told(move, made, named), move, made))
+        sure = [(told, made.factory) for told, _, made in found if not told.tentative]
         self._find_twins(sure)
-        for told in little:
-            self._take_along(told, [other for other, _ in sure])
-        report_together(self, [told for told, _ in found], apart=2)
+        for told, move, made in found:
+            above = self._close_above(told, [other for other, _ in sure]) if told.tentative else None
+            # mask = torch.eye(n).cuda()
+            # rows = torch.arange(n).cuda()   held back only for being little, is told with that
+            if above is not None and surely_recurs(self, move, made):
+                told.key = above.key
+        report_together(self, [told for told, *_ in found], apart=2)
 
     def _find_twins(self, found: list[tuple[Told, cst.Call]]) -> None:
         """Give one key to what a function makes close by, in branches side by side too, or by the same expression."""
@@ -158,15 +158,14 @@ class CreateThenMove(Rule):
             made.setdefault(same, told.key)
             last = told
 
-    def _take_along(self, little: Told, sure: list[Told]) -> None:
-        """Let what is held back only for being little be told with what stands close above it."""
-        # mask = torch.eye(n).cuda()
-        # rows = torch.arange(n).cuda()
-        for told in sure:
-            is_below = self.source.comes_before(told.node, little.node)
-            in_one = self.flow.function(told.node) is self.flow.function(little.node)
-            if is_below and in_one and self._apart(told.node, little.node) <= 2:
-                little.key = told.key
+    def _close_above(self, told: Told, others: list[Told]) -> Told | None:
+        """The last of others that stands close above, in the same function."""
+        function = self.flow.function(told.node)
+        for other in reversed(others):
+            in_one = self.flow.function(other.node) is function
+            if in_one and self.source.comes_before(other.node, told.node) and self._apart(other.node, told.node) <= 2:
+                return other
+        return None
 
     def _apart(self, one: cst.CSTNode, other: cst.CSTNode) -> int:
         """How many statements lie between two nodes, in the smallest block that holds both."""

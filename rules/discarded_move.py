@@ -52,10 +52,9 @@ class DiscardedMove(Rule):
     ## Fix safety
     The fix assigns the result to the name: safe. For an attribute or an item it is unsafe, since others may hold the
     old tensor, and so it is for what is collected in a container later, and in a test that goes to `meta` among others.
-    No fix is offered where an assignment would not
-    do: a global or enclosing function's name without `global` or `nonlocal`, a loop variable over a container (the
-    container keeps the old tensor), parameters and other leaves with `requires_grad`, which would stop being leaves,
-    and what numpy or `tolist()` reads afterwards.
+    No fix is offered where an assignment would not do: a global or enclosing function's name without `global` or
+    `nonlocal`, a loop variable over a container (the container keeps the old tensor), parameters and other leaves with
+    `requires_grad`, which would stop being leaves, and what numpy or `tolist()` reads afterwards.
 
     ## Limits
     Silent where the receiver may be a module or an object that moves in place, where it is on that device already, and

@@ -12,7 +12,7 @@ from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination, short
-from devlint.rules._neighbours import Told, report_together
+from devlint.rules._neighbours import Told, report_apart
 from devlint.rules._training import above, is_inside
 
 
@@ -79,9 +79,8 @@ class NonLeafParameter(Rule):
         if not copies:
             return
         stored = self._stored(copies)
-        for tentative in (False, True):
-            # self.w = nn.Parameter(w).to(device); nn.init.ones_(self.w); self.b = nn.Parameter(b).to(device)
-            report_together(self, (told for told in stored.values() if told.tentative is tentative), apart=2)
+        # self.w = nn.Parameter(w).to(device); nn.init.ones_(self.w); self.b = nn.Parameter(b).to(device)
+        report_apart(self, stored.values(), apart=2)
         wanted = {**self._graded(), **self._optimized()}
         for node, move in copies.items():
             if node in wanted and node not in stored:

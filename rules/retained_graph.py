@@ -15,7 +15,7 @@ from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, T
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
 from devlint.rules._moves import short
-from devlint.rules._neighbours import Told, report_together
+from devlint.rules._neighbours import Told, report_apart
 from devlint.rules._training import (
     FREEING,
     Backward,
@@ -121,9 +121,8 @@ class RetainedGraph(Rule):
         if not bodies.found:
             return
         returning = {body.function: body for body in bodies.found.values() if self._returns_loss(bodies, body)}
-        found = [told for keep in self._keeps() if (told := self._told(bodies, keep, returning)) is not None]
-        for tentative in (False, True):
-            report_together(self, (told for told in found if told.tentative is tentative))
+        found = (self._told(bodies, keep, returning) for keep in self._keeps())
+        report_apart(self, (told for told in found if told is not None))
 
     def _told(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
         body = bodies.found.get(self.flow.function(keep.node))

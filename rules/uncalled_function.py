@@ -10,7 +10,7 @@ from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
-from devlint.rules._neighbours import Told, report_together
+from devlint.rules._neighbours import Told, report_apart
 
 TRUE, COMPARED, UNEQUAL, NOTHING, SHOWN, CONTEXT = "true", "compared", "unequal", "nothing", "shown", "context"
 
@@ -80,9 +80,8 @@ class UncalledFunction(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        found = [self._told(node) for node in self.source.nodes_of(cst.Attribute)]
-        for tentative in (False, True):
-            report_together(self, (told for told in found if told is not None and told.tentative is tentative))
+        found = (self._told(node) for node in self.source.nodes_of(cst.Attribute))
+        report_apart(self, (told for told in found if told is not None))
 
     def _told(self, node: cst.Attribute) -> Told | None:
         word = node.attr.value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -232,10 +232,15 @@ def _names_model(name: str) -> bool:
 
 def working_loop(flow: Flow, node: cst.CSTNode) -> Loop | None:
     """The nearest loop around a node that drives the device or goes through a loader, within the same function."""
+    return next((loop for loop in loops_around(flow, node) if loop.works or loop.loader), None)
+
+
+def loops_around(flow: Flow, node: cst.CSTNode) -> Iterator[Loop]:
+    """The loops around a node within the same function, the innermost first."""
     loop = loop_of(flow, node)
-    while loop is not None and not loop.works and not loop.loader:
+    while loop is not None:
+        yield loop
         loop = loop_of(flow, loop.node)
-    return loop
 
 
 def runs_by_epoch(flow: Flow, loop: Loop) -> bool:

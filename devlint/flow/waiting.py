@@ -268,7 +268,7 @@ def _is_table(flow: Flow, node: cst.BaseExpression) -> bool:
     return (
         isinstance(node, cst.Name)
         and value.kind in (DATA, UNKNOWN_KIND)
-        and (_is_declared_list(flow, node) or any(_gives_list(bound) for bound in _bound_to(flow, node)))
+        and (_is_declared_list(flow, node) or any(_gives_list(bound) for bound in bound_to(flow, node)))
     )
 
 
@@ -288,13 +288,11 @@ def _gives_list(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Call) and (dotted(node.func) == "list" or called_name(node) == "tolist")
 
 
-def _bound_to(flow: Flow, node: cst.Name) -> Iterator[cst.BaseExpression]:
-    """What the function binds a name to."""
-    function, parents = flow.function(node), flow.source.parents
-    for name in flow.source.nodes_of(cst.Name):
-        target = parents[name] if name.value == node.value else None
-        assign = parents[target] if isinstance(target, cst.AssignTarget) else None
-        if isinstance(assign, cst.Assign) and flow.function(name) is function:
+def bound_to(flow: Flow, name: cst.Name) -> Iterator[cst.BaseExpression]:
+    """What assignments of the function bind a name to."""
+    function = flow.function(name)
+    for assign in flow.source.nodes_of(cst.Assign):
+        if flow.function(assign) is function and any(dotted(each.target) == name.value for each in assign.targets):
             yield assign.value
 
 
@@ -326,7 +324,7 @@ def _spreads_by_tensor(flow: Flow, node: cst.Call) -> bool:
     if repeats is None or flow.value(repeats).kind != UNKNOWN_KIND:
         return repeats is not None and _is_there(flow, repeats)
     # counts = graph.batch_num_nodes()   and not   def spread(x, beams): return x.repeat_interleave(beams, 0)
-    asked = [repeats, *(_bound_to(flow, repeats) if isinstance(repeats, cst.Name) else ())]
+    asked = [repeats, *(bound_to(flow, repeats) if isinstance(repeats, cst.Name) else ())]
     return any(_asks_an_object(n) for value in asked for n in tree.walk(value))
 
 
