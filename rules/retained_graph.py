@@ -264,7 +264,7 @@ class RetainedGraph(Rule):
             return False  # meter += loss
         around: cst.CSTNode = loop.body if loop is not None else body.function.node.body
         bound = [each for each in body.bindings.get(path, ()) if not _adds_to_itself(each, path)]
-        if any(is_inside(flow, each, around) and not self._conditional(each, loop) for each in bound):
+        if any(is_inside(flow, each, around) and not self._conditional(each, keep, loop) for each in bound):
             return False  # losses = [] where the step begins
         head = path.partition(".")[0]
         if head != path and head != "self" and any(is_inside(flow, e, around) for e in body.bindings.get(head, ())):
@@ -273,12 +273,19 @@ class RetainedGraph(Rule):
             return False
         return self._is_plain(keep, path, body)
 
-    def _conditional(self, statement: cst.CSTNode, loop: Loop | None) -> bool:
-        """Whether a statement runs in some turns of the loop only, and not after each few of them."""
+    def _conditional(self, statement: cst.CSTNode, keep: Keep, loop: Loop | None) -> bool:
+        """Whether a statement runs in some of the turns that keep something, and not after each few of them."""
         # if step == 0: total = 0.0
         return any(
-            isinstance(node, cst.If) and not self._is_periodic(node) for node in above(self.flow, statement, loop)
+            isinstance(node, cst.If) and not self._is_periodic(node) and not self._is_above_both(node, statement, keep)
+            for node in above(self.flow, statement, loop)
         )
+
+    def _is_above_both(self, node: cst.If, statement: cst.CSTNode, keep: Keep) -> bool:
+        """`if self.contrasts: total += loss; if step % 10 == 0: total = 0.0`: what adds is asked the same."""
+        flow = self.flow
+        taken = is_inside(flow, statement, node.body)
+        return is_inside(flow, keep.node, node) and is_inside(flow, keep.node, node.body) == taken
 
     def _is_periodic(self, node: cst.If) -> bool:
         """Whether a condition comes true again after a few steps: what is kept until then is bounded, and small."""
