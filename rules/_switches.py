@@ -154,7 +154,7 @@ def is_left_out(rule: Rule, function: Function, name: str) -> bool:
     """Whether a parameter is `None` by default, and all calls of the file leave it so, as far as they are known."""
     # def decode(self, x, marks=None): ...   and only   self.decode(x, marks=marks)   of such a `marks`
     position = next((n for n, p in enumerate(function.positional) if p.name.value == name), len(function.positional))
-    given_before = position - (function.cls is not None)
+    given_before = position - function.takes_self
     calls = calls_of(rule.flow, function)
     return (
         bool(calls)
@@ -169,7 +169,7 @@ def _may_be_set(rule: Rule, function: Function, name: str, default: bool, seen: 
     if param is None or param.default is None or not _is(rule, param.default, default):
         return True
     # net = Head(4, True)   and not   def step(self, x, weighted=False), which is handed `self` besides
-    enough = next((n for n, p in enumerate(function.positional, start=function.cls is None) if p is param), None)
+    enough = next((n for n, p in enumerate(function.positional, start=not function.takes_self) if p is param), None)
     # Head(4, True)  says nothing of `def shift(self, x, upper=False)`
     builds = function.cls is not None and function.role == CONSTRUCTOR
     names = {function.name, function.cls.name if builds and function.cls is not None else function.name}
