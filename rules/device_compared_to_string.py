@@ -7,8 +7,8 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted, last_word
-from devlint.flow.value import DATA, DICT, LIST, OF_TENSOR, TUPLE, Value
+from devlint.flow.names import called_name, dotted, last_word
+from devlint.flow.value import DATA, DICT, LIST, OBJECT, OF_TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
@@ -37,8 +37,8 @@ class DeviceComparedToString(Rule):
 
     ## What it does
     Reports `==`, `!=`, `in` and `not in` between what is surely a `torch.device` and strings, the lookup of one in
-    a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`. Reports, too,
-    `str(device) == "cuda"`, which leaves out `cuda:0`.
+    a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`, also where the latter was
+    bound to a name before. Reports, too, `str(device) == "cuda"`, which leaves out `cuda:0`.
 
     ## Why is this bad
     A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every
@@ -68,15 +68,16 @@ class DeviceComparedToString(Rule):
     ## Fix safety
     The fix compares `.type`: safe, as what it replaces has one outcome only. A string with an index is compared to
     `str(device)`: unsafe, since `cuda` and `cuda:0` may mean the same device. It is unsafe, too, for a parameter
-    that may be `None`.
+    that may be `None`, and where both sides are a `torch.device` bound before: another index may be meant to differ.
 
     ## Limits
     Silent where the value may be a string: a parameter that is not annotated, or annotated as either, or has a
     string for a default, or is asked for a word that is no device; an attribute that is only called `device`; what
     one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
-    but moves to the host, which do no harm. Held back as tentative: what is a `torch.device` by its annotation only,
-    `str(device) == "cuda"` unless the device is a tensor's, what decides on a warning or a line of a log alone, and
-    code that says that it was copied.
+    but moves to the host, which do no harm, and for `if x.device != device:` above nothing but moves. Held back as
+    tentative: what is a `torch.device` by its annotation only, `x.device == torch.device(name)` where a parameter tells
+    the name, perhaps with an index, `str(device) == "cuda"` unless the device is a tensor's, what decides on a warning
+    or a line of a log alone, and code that says that it was copied.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -133,6 +134,59 @@ class DeviceComparedToString(Rule):
             edits = self.insert_after(device, ".type"), self.replace(other, self.code(kind), outer=True)
             fix = self.fix("compare its `type`", *edits, safe=True)
             self.report(node, message, fix=fix, tentative=self._matters_little(node))
+        elif self.flow.value(device).ref == OF_TENSOR and self.flow.value(other).ref == OBJECT:
+            self._compared_to_bound(node, device, other, outcome)
+
+    def _compared_to_bound(
+        self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression, outcome: str
+    ) -> None:
+        """``where = torch.device("cuda")`` and then ``x.device == where``; ``x.device == torch.device(name)``."""
+        made = self.flow.value(other).origin
+        if not isinstance(made, cst.Call) or self.flow.name_of(made) != "torch.device" or len(made.args) != 1:
+            return
+        told = self._told_no_index(made.args[0].value)
+        if told is None or self._only_brings(node):
+            return
+        shown = short(self.code(other))
+        edits = self.insert_after(device, ".type"), self.insert_after(other, ".type")
+        self.report(
+            node,
+            f"`{short(self.code(device))}` has an index, and {outcome} `{shown}`, which has none"
+            + ("" if told else " where it was told none"),
+            notes=[self.note(made, f"`{shown}` is made here")] if made is not other else (),
+            fix=self.fix("compare their `type`", *edits, safe=False),
+            tentative=not told or self._matters_little(node),
+        )
+
+    def _told_no_index(self, named: cst.BaseExpression) -> bool | None:
+        """Whether ``torch.device(named)`` has no index; ``False`` where a parameter tells it, and may name one."""
+        if isinstance(named, cst.IfExp):  # torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            sides = [self._told_no_index(named.body), self._told_no_index(named.orelse)]
+            return True if True in sides else False if False in sides else None
+        value = self.flow.value(named)
+        if isinstance(named, cst.SimpleString):
+            return True if value.text in _TYPES - {"cpu", "meta"} else None
+        # def build(net, name): at = torch.device(name)   and not what another call gave, which may be a tensor's
+        function = self.flow.function(named)
+        params = function.params if function is not None and isinstance(named, cst.Name) else ()
+        param = next((each for each in params if each.name.value == dotted(named)), None)
+        if param is None or value.is_device_object:
+            return None
+        written = self.code(param.annotation) if param.annotation is not None else ""
+        default = self.flow.value(param.default).text if param.default is not None else None
+        # def fits(x, device): x.device == torch.device(device)   may be handed the device of a tensor
+        return False if "str" in written or default in _TYPES else None
+
+    def _only_brings(self, node: cst.Comparison) -> bool:
+        """Whether what the comparison decides on is nothing but moves, which do nothing to what is there."""
+        # if x.device != device: x = x.to(device)
+        branch = self.parent(node)
+        if isinstance(branch, cst.BooleanOperation) and isinstance(branch.operator, cst.And):
+            branch = self.parent(branch)
+        if not isinstance(branch, cst.If | cst.IfExp):
+            return False
+        calls = [each for each in tree.walk(branch.body) if isinstance(each, cst.Call)]
+        return bool(calls) and all(called_name(each) in _BRINGS or _is_telling(each) for each in calls)
 
     def _takes_other_words(self, device: cst.BaseExpression, text: str) -> bool:
         """``def to(self, device: torch.device): if device == "pinned": ...`` is handed strings, too."""
@@ -334,6 +388,8 @@ class DeviceComparedToString(Rule):
         return None
 
 
+#: Methods that move, and what gives the parameters to be moved.
+_BRINGS = frozenset("to cuda cpu parameters buffers state_dict items values".split())
 #: What is called to tell people something.
 _TELLS = frozenset("critical debug error exception info log print warn warn_once warning warning_once".split())
 _IDLE_ON_HOST = frozenset({"torch.cuda.empty_cache", "gc.collect"})
@@ -361,7 +417,11 @@ def _tells(block: cst.BaseSuite) -> bool:
 def _says(statement: cst.CSTNode) -> bool:
     """``print(...)``, ``logger.info(...)``, ``warnings.warn(...)``"""
     call = statement.value if isinstance(statement, cst.Expr) else None
-    return isinstance(call, cst.Call) and last_word(dotted(call.func)) in _TELLS
+    return isinstance(call, cst.Call) and _is_telling(call)
+
+
+def _is_telling(call: cst.Call) -> bool:
+    return last_word(dotted(call.func)) in _TELLS
 
 
 def _texts(values: Iterable[Value]) -> list[str] | None:

@@ -29,6 +29,7 @@ from devlint.flow.value import (
     SELF,
     TENSOR,
     THING,
+    TOLD,
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
@@ -130,6 +131,8 @@ def _is_torchs(frame: Frame, value: Value) -> bool:
     """Whether a tensor is torch's: what only looks like one may be another library's, whose device is a string."""
     if not frame.scope.imports_torch:
         return False
+    if value.ref == TOLD:
+        return True
     origin = value.origin
     while isinstance(origin, cst.Call) and isinstance(origin.func, cst.Attribute) and origin not in frame.facts.names:
         receiver = frame.values.get(origin.func.value)  # y = x.cpu(): as sure as x is

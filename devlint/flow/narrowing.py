@@ -16,6 +16,7 @@ from devlint.flow.value import (
     OBJECT_OR_TEXT,
     TENSOR,
     THING,
+    TOLD,
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
@@ -204,9 +205,11 @@ def narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, holds
     elif value.kind == THING and type_name == "numpy.ndarray":
         env[key] = UNKNOWN  # if not isinstance(labels, np.ndarray): who has seen arrays may see lists, too
     elif value.kind == THING and holds:
-        env[key] = value.but(kind=TENSOR, ref=None)
+        env[key] = value.but(kind=TENSOR, ref=TOLD)
+    elif value.kind == TENSOR and holds and value.ref is None:
+        env[key] = value.but(ref=TOLD)
     elif value.kind == UNKNOWN_KIND and holds and type_name == "torch.Tensor":
-        env[key] = tensor(UNKNOWN_PLACE)
+        env[key] = tensor(UNKNOWN_PLACE, ref=TOLD)
         frame.flow.has_paths = frame.flow.has_paths or "." in key or "[" in key
 
 

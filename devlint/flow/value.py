@@ -342,6 +342,8 @@ def written_elsewhere(value: Value) -> Value:
 
 #: ``ref`` of what is read off a layer, ``layer.weight``: registered with any module that it is made an attribute of.
 OF_LAYER = "parameter of a layer"
+#: ``ref`` of what a test says is a tensor of torch's, ``isinstance(x, torch.Tensor)``, and nothing else is known of.
+TOLD = "told to be a tensor"
 #: ``text`` of a thing that is one element of an opaque structure: a tensor, or something that holds one.
 ELEMENT = "element"
 #: The identity of a module that is one of several.
