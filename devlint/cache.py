@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from devlint import __version__
 from devlint.config import Settings
 from devlint.finding import Finding
+from devlint.ledger import Fact, Pages, Rests, Seen
 from devlint.state import digest, is_settled, state, state_at
 
 FOLDER = ".devlint_cache"
@@ -68,12 +69,6 @@ def key(raw: bytes, name: str, ignored: Iterable[str]) -> str:
     return digest(repr((name, tuple(ignored))).encode("utf-8", "surrogateescape") + b"\0" + raw)
 
 
-#: What was asked of a file or folder, and what it answered: path, question, answer.
-Fact = tuple[str, str, str]
-#: State and digest of a file that was asked, as they were then; no state where that might not show a change.
-Seen = tuple[list[int] | None, str]
-#: What an answer rested on, shared by all that rest on it: numbers of facts, and of groups before it.
-Group = tuple[int, ...]
 #: Findings as stored: numbers of the facts and groups they rest on, and they themselves.
 _Entry = list[Any]
 #: A file or folder that was asked, with its state and digest then.
@@ -218,14 +213,19 @@ class Project(Protocol):
 class Cache:
     """One generation. ``note`` is told, for ``--verbose``, why nothing could be read or written.
 
-    ``project`` is asked where a file around has changed.
+    ``project`` is asked where a file around has changed. ``pages`` hold what new findings rest on.
     """
 
     def __init__(
-        self, folder: str, generation: str, note: Callable[[str], None], project: Callable[[], Project] | None = None
+        self,
+        folder: str,
+        generation: str,
+        note: Callable[[str], None],
+        project: Callable[[], Project] | None = None,
+        pages: Pages | None = None,
     ) -> None:
         self._folder, self._generation, self._note = folder, generation, note
-        self._project = project
+        self._project, self._pages = project, pages if pages is not None else Pages()
         self._path = os.path.join(folder, generation + _SUFFIX)
         self._found_at = _identity(self._path)
         self._blocks, self._whole = self._load()
@@ -233,7 +233,7 @@ class Cache:
         self._stored = {key: (block, *entry) for block in self._blocks for key, entry in block.findings.items()}
         self._read: dict[str, Seen] = {}
         self._new_states: dict[str, list[Any]] = {}
-        self._new_findings: dict[str, tuple[tuple[Fact, ...], tuple[Group, ...], Mapping[str, Seen], list[Any]]] = {}
+        self._new_findings: dict[str, tuple[Rests | None, list[Any]]] = {}
 
     def key_of(self, name: str, stat: os.stat_result) -> str | None:
         """The key stored for the file, where it is surely as it was then."""
@@ -255,22 +255,9 @@ class Cache:
         block, used, found = stored
         return [Finding.from_data(data) for data in found] if self._hold(block, used) else None
 
-    def put(
-        self,
-        key: str,
-        findings: Iterable[Finding],
-        facts: Iterable[Fact] = (),
-        around: Mapping[str, Seen] | None = None,
-        groups: Iterable[Group] = (),
-    ) -> None:
-        """Keep findings, with the facts they rest on, and the files that these are about as they were then.
-
-        ``groups`` say which facts go together: numbers of facts, and beyond these of the groups before. The findings
-        rest on the last of them.
-        """
-        used = tuple(facts)
-        ways = tuple(groups) or (tuple(range(len(used))),)
-        self._new_findings[key] = used, ways, around or {}, [finding.to_data() for finding in findings]
+    def put(self, key: str, findings: Iterable[Finding], rests: Rests | None = None) -> None:
+        """Keep findings, with what they rest on."""
+        self._new_findings[key] = rests, [finding.to_data() for finding in findings]
 
     def _hold(self, block: _Block, used: Iterable[int]) -> bool:
         """Whether facts and groups hold now."""
@@ -336,21 +323,33 @@ class Cache:
         return 0 < len(self._blocks) < _MOST_BLOCKS and len(keys) <= _KEPT_FILES and changed < _MANY_CHANGED
 
     def _added(self) -> _Block:
-        """What is new, as a block in which facts may be there several times."""
+        """What is new, as a block; what two processes have asked is in it twice."""
         places: dict[_Place, int] = {}
         facts: list[_Answer] = []
         groups: list[list[int]] = []
         findings: dict[str, _Entry] = {}
-        total = sum(len(used) for used, *_ in self._new_findings.values())
-        for key, (used, ways, around, data) in self._new_findings.items():
-            here = list(range(len(facts), len(facts) + len(used)))
-            for path, question, answer in used:
-                place = _place(path, around.get(path, (None, "")))
-                facts.append((places.setdefault(place, len(places)), question, answer))
-            for members in ways:
-                here.append(total + len(groups))
-                groups.append([here[member] for member in members])
-            findings[key] = [groups.pop(), data]
+        ledgers = {rests.ledger for rests, _ in self._new_findings.values() if rests is not None}
+        entries = {ledger: self._pages.entries(ledger) for ledger in ledgers}
+        numbers: dict[str, dict[int, int]] = {}
+        for ledger, written in entries.items():
+            now = numbers[ledger] = {}
+            for number, entry in written:
+                if isinstance(entry, Fact):
+                    place = _place(entry.path, self._pages.seen(ledger, entry.path))
+                    now[number] = len(facts)
+                    facts.append((places.setdefault(place, len(places)), entry.question, entry.answer))
+        for ledger, written in entries.items():
+            now = numbers[ledger]
+            for number, entry in written:
+                if not isinstance(entry, Fact) and now.keys() >= set(entry):
+                    now[number] = len(facts) + len(groups)
+                    groups.append([now[member] for member in entry])
+        for key, (rests, data) in self._new_findings.items():
+            if rests is None:
+                findings[key] = [[], data]
+            elif (now := numbers[rests.ledger]).keys() >= set(rests.numbers):
+                findings[key] = [[len(facts) + len(groups)], data]
+                groups.append([now[number] for number in rests.numbers])
         return _Block(self._new_states, findings, list(places), (facts, groups))
 
     def _place_now(self, block: _Block, number: int) -> _Place:

@@ -18,7 +18,8 @@ from devlint.finding import BUILT_IN, INTERNAL_ERROR, SYNTAX_ERROR, TENTATIVE, U
 
 if TYPE_CHECKING:
     from devlint.config import Settings
-    from devlint.index import Basis, Fact, View
+    from devlint.index import View
+    from devlint.ledger import Basis, Fact
 
 #: A file whose bytes hold none of these names no framework and needs no parse.
 FRAMEWORKS = (b"torch",)

@@ -7,8 +7,8 @@ and followed by a :class:`devlint.flow.Flow` of their own, once a process: a *un
 the index in turn, so that a unit is the same whoever asked first. Units may ask each other in a ring; what such a ring
 gives depends on where it was entered, so that only the unit that was entered is kept.
 
-Whatever a check asks is written down as a :class:`Fact`, a question to one file or folder with its answer. Cached
-findings rest on their facts: they count as long as each would be answered the same.
+Whatever a check asks is written down as a :class:`devlint.ledger.Fact`, a question to one file or folder with its
+answer. Cached findings rest on their facts: they count as long as each would be answered the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from devlint.ledger import Basis, Fact, Ledger, Seen
 from devlint.mentions import ALL_FILES, ANYBODY, QUESTIONS, TOO_MANY, Mentions, folder_below, says
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.state import digest, is_settled, state
@@ -43,53 +44,6 @@ _NEVER_MET, _ALWAYS = 1_000_000, -1
 
 #: In a unit, what is named around it in its file.
 HERE = "<here>"
-
-
-class Fact(NamedTuple):
-    """What was asked of a file or folder, and what it answered."""
-
-    path: str
-    question: str
-    answer: str
-
-
-class Basis:
-    """What an answer rests on: facts, and the bases of the answers that it was made of."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: frozenset[Fact | Basis]) -> None:
-        self.parts = parts
-
-
-#: The same as plain data: facts, then groups, each of places in both lists, the members of a group before it.
-Grounds = tuple[tuple[Fact, ...], tuple[tuple[int, ...], ...]]
-
-
-def grounds(parts: Iterable[Fact | Basis]) -> Grounds:
-    """Facts and bases as plain data; the last group holds these parts themselves."""
-    facts: dict[Fact, int] = {}
-    order: list[Basis] = []
-    seen: set[Basis] = set()
-    top = Basis(frozenset(parts))
-    todo: list[tuple[Basis, bool]] = [(top, False)]
-    while todo:
-        basis, done = todo.pop()
-        if done:
-            order.append(basis)
-        elif basis not in seen:
-            seen.add(basis)
-            todo.append((basis, True))
-            for part in basis.parts:
-                if isinstance(part, Basis):
-                    todo.append((part, False))
-                else:
-                    facts.setdefault(part, len(facts))
-    places: dict[Basis, int] = {basis: place for place, basis in enumerate(order, len(facts))}
-    groups = tuple(
-        tuple(places[part] if isinstance(part, Basis) else facts[part] for part in basis.parts) for basis in order
-    )
-    return tuple(facts), groups
 
 
 class _Known(NamedTuple):
@@ -151,13 +105,14 @@ class ProjectIndex:
     def __init__(self, root: str | None = None) -> None:
         self.root = os.path.abspath(root) if root is not None else None
         self._outlines: dict[str, Outline | None] = {}
-        self._seen: dict[str, tuple[list[int] | None, str]] = {}
+        self._seen: dict[str, Seen] = {}
         self._listings: dict[str, dict[str, str]] = {}
         self._roots: dict[str, tuple[tuple[str, ...], frozenset[Fact]]] = {}
         self._units: dict[_Wanted, Unit | None] = {}
         self._asked: dict[tuple[str, str], Fact] = {}
         self._mentions: dict[str, Mentions] = {}
         self._whole: dict[str, str] = {}
+        self.ledger = Ledger()
         self.known: dict[Any, _Known] = {}  # what views have found out that is the same for all of them
         self._running: list[_Wanted] = []
         self._in_ring: dict[_Wanted, tuple[Unit | None, int]] = {}  # and the outermost one running that each needs
@@ -203,7 +158,7 @@ class ProjectIndex:
         self._seen[path] = (state(found) if is_settled(found) else None, digest(raw))
         return raw
 
-    def seen(self, paths: Iterable[str]) -> dict[str, tuple[list[int] | None, str]]:
+    def seen(self, paths: Iterable[str]) -> dict[str, Seen]:
         """State and digest of files and folders, as they were when they were read."""
         return {path: self._seen[path] for path in paths}
 
@@ -630,6 +585,9 @@ class View:
         if depth > _LONGEST_CHAIN:
             self._lowest = _ALWAYS
             return None
+        folder, file = os.path.split(path)
+        if len(parts) > 1 and file == "__init__.py" and self._ask(folder, f"entry {name}"):
+            return None  # from .blocks import Block: a module of the package, whatever its hundred stars export
         for package in self._ask(path, "stars").split():
             module = self._module(package, path)
             found = self._in_module(module, parts, depth + 1) if module is not None else None

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
 from devlint import engine
-from devlint.cache import Cache, Fact, Group, Seen, folder_for, generation, key
+from devlint.cache import Cache, folder_for, generation, key
 from devlint.config import Settings
 from devlint.files import File, unreadable
 from devlint.finding import INTERNAL_ERROR, Finding
+from devlint.ledger import Pages
 
 if TYPE_CHECKING:
     from devlint.index import ProjectIndex
+    from devlint.ledger import Page, Rests
 
 # Below this many bytes a pool costs more than it saves.
 _SERIAL_BYTES = 150_000
@@ -94,9 +96,8 @@ class _Done:
     findings: list[Finding] = field(default_factory=list)
     applied: tuple[Finding, ...] = ()
     refused: tuple[str, ...] = ()
-    facts: tuple[Fact, ...] = ()
-    groups: tuple[Group, ...] = ()
-    around: dict[str, Seen] = field(default_factory=dict)
+    rests: Rests | None = None
+    page: Page | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     problem: str | None = None
     cacheable: bool = False
@@ -154,6 +155,7 @@ class _Caches:
 
     def __init__(self, plan: Plan, outcome: Outcome) -> None:
         self._on, self._outcome = plan.use_cache, outcome
+        self.pages = Pages()
         self._open: dict[Settings, Cache] = {}
         self._index: ProjectIndex | None = None
 
@@ -163,7 +165,9 @@ class _Caches:
         if settings not in self._open:
             folder = folder_for(settings)
             self._outcome.notes.append(f"cache: {folder}")
-            self._open[settings] = Cache(folder, generation(settings), self._outcome.notes.append, self._project)
+            self._open[settings] = Cache(
+                folder, generation(settings), self._outcome.notes.append, self._project, self.pages
+            )
         return self._open[settings]
 
     def _project(self) -> ProjectIndex:
@@ -254,16 +258,14 @@ def _process_file(file: File, plan: Plan, index: ProjectIndex) -> _Done:
 
 
 def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
-    from devlint.index import grounds
-
     file, raw = done.file, done.before
     try:
         project = index.view(file.path, file.name)
         checked = engine.inspect(raw, file.name, file.settings, project)
         done.findings, done.seconds = checked.findings, checked.seconds
         if plan.use_cache:
-            done.facts, done.groups = grounds(checked.used)
-            done.around = index.seen({fact.path for fact in done.facts})
+            done.rests = index.ledger.rests(checked.used)
+            done.page = index.ledger.new_page(index.seen)
         if not any(plan.applies(finding, file.settings) for finding in done.findings):
             done.cacheable = not any(finding.rule == INTERNAL_ERROR for finding in done.findings)
         elif plan.action == "fix":
@@ -292,6 +294,8 @@ def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
 
 def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Finding]], outcome: Outcome) -> None:
     file = done.file
+    if done.page is not None:
+        caches.pages.add(done.page)
     outcome.add_seconds(done.seconds)
     outcome.warnings += [f"{file.name}: {message}" for message in done.refused]
     if done.problem is not None:
@@ -307,7 +311,7 @@ def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Fi
     elif done.cacheable:
         cache = caches.get(file.settings)
         if cache is not None and done.stat is not None:
-            cache.put(done.key, findings, done.facts, done.around, done.groups)
+            cache.put(done.key, findings, done.rests)
             cache.seen(file.name, done.stat, done.key)
     results[file.path] = findings
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledgers import written
 
 from devlint import cache
-from devlint.cache import Cache, Seen, _seen_at, clear, generation, key
+from devlint.cache import Cache, _seen_at, clear, generation, key
 from devlint.config import Selection, Settings
 from devlint.finding import Edit, Finding, Fix, Note, Span
+from devlint.ledger import Fact, Pages, Seen
 from devlint.state import state_at
 
 FINDING = Finding(
@@ -46,8 +48,8 @@ class Says:
         return {path: _seen_at(path) for path in paths}
 
 
-def open_cache(folder: Path, notes: list[str] | None = None) -> Cache:
-    return Cache(str(folder / "c"), "g", (notes if notes is not None else []).append)
+def open_cache(folder: Path, notes: list[str] | None = None, pages: Pages | None = None) -> Cache:
+    return Cache(str(folder / "c"), "g", (notes if notes is not None else []).append, None, pages)
 
 
 def filled(folder: Path, **entries: list[Finding]) -> Path:
@@ -83,8 +85,9 @@ def test_any_finding_survives_json(found: list[Finding]) -> None:
 def test_a_finding_that_rests_on_another_file_is_kept_only_while_that_says_the_same(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     aged(other)
-    opened = open_cache(tmp_path)
-    opened.put("k", [FINDING], [(str(other), "names f", "def")], {str(other): (state_at(str(other)), "")})
+    opened = open_cache(tmp_path, pages=(pages := Pages()))
+    fact = Fact(str(other), "names f", "def")
+    opened.put("k", [FINDING], written(pages, [fact], {str(other): (state_at(str(other)), "")}))
     opened.save()
     assert open_cache(tmp_path).get("k") == [FINDING]
     other.write_text("changed")
@@ -205,8 +208,9 @@ def test_what_rests_on_a_file_as_it_was_before_is_not_taken_for_what_rests_on_it
         for name, answer in (("old", "def"), ("new", "class")):
             other.write_text(answer)
             os.utime(other, (1e9, 1e9))
-            opened = Cache(str(tmp_path / "c"), "g", print, lambda: Says("class"))
-            opened.put(name, [FINDING], [(str(other), "names f", answer)], {str(other): _seen_at(str(other))})
+            opened = Cache(str(tmp_path / "c"), "g", print, lambda: Says("class"), pages := Pages())
+            fact = Fact(str(other), "names f", answer)
+            opened.put(name, [FINDING], written(pages, [fact], {str(other): _seen_at(str(other))}))
             opened.save()
         again = Cache(str(tmp_path / "c"), "g", print, lambda: Says("class"))
         assert (again.get("old"), again.get("new")) == (None, [FINDING])
@@ -218,8 +222,8 @@ def test_facts_that_still_hold_are_about_the_file_as_it_is_once_all_is_one_block
     monkeypatch.setattr(cache, "_MOST_BLOCKS", 1)
     other = tmp_path / "other.py"
     other.touch()
-    opened = Cache(str(tmp_path / "c"), "g", print, lambda: Says("def"))
-    opened.put("k", [FINDING], [(str(other), "names f", "def")], {str(other): _seen_at(str(other))})
+    opened = Cache(str(tmp_path / "c"), "g", print, lambda: Says("def"), pages := Pages())
+    opened.put("k", [FINDING], written(pages, [Fact(str(other), "names f", "def")], {str(other): _seen_at(str(other))}))
     opened.save()
     other.write_text("# changed")
     os.utime(other, (1e9, 1e9))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import libcst as cst
 import pytest
+from ledgers import facts_of, written
 
 from devlint import engine, outline
 from devlint.cache import Cache
@@ -15,7 +16,8 @@ from devlint.config import Settings
 from devlint.files import File
 from devlint.finding import Finding
 from devlint.flow import Flow
-from devlint.index import Definition, ProjectIndex, View, grounds
+from devlint.index import Definition, ProjectIndex, View
+from devlint.ledger import Fact, Pages
 from devlint.outline import Outline
 from devlint.run import Outcome, Plan, run
 from devlint.source import Source
@@ -223,7 +225,7 @@ def test_what_a_definition_gives_does_not_depend_on_who_asked_first(tmp_path: Pa
         units = [index.unit(Definition(str(tmp_path / f"m_{name}.py"), name, "def"), waits=waits) for name in order]
         assert all(unit is not None and unit.function is not None for unit in units)
         kept = {
-            unit.definition.name: sorted(grounds([unit.basis])[0])
+            unit.definition.name: sorted(facts_of([unit.basis]))
             for unit in index._units.values()
             if unit is not None and unit.waits == waits
         }
@@ -246,12 +248,12 @@ def test_whether_a_call_waits_is_found_out_through_files_when_it_is_asked(tmp_pa
     write(tmp_path, **WAITING)
     flow = Flow(Source(WAITING["main"].encode(), "main.py"), (at := view(tmp_path, "main")))
     assert not any(waits for _, waits in at.index._units)
-    before = {fact for fact in grounds(flow.used)[0] if fact.path.endswith("deep.py")}
+    before = {fact for fact in facts_of(flow.used) if fact.path.endswith("deep.py")}
     told, layer = flow.source.nodes_of(cst.Call)[-2:]
     assert flow.waits_in(told)
     assert flow.waits_in(layer)
     assert {definition.name for definition, waits in at.index._units if waits} == {"read", "told", "Layer"}
-    after = {fact for fact in grounds(flow.used)[0] if fact.path.endswith("deep.py")}
+    after = {fact for fact in facts_of(flow.used) if fact.path.endswith("deep.py")}
     assert before <= after
     assert any(fact.question == "text read" for fact in after)
 
@@ -441,17 +443,33 @@ def test_a_cached_fact_of_a_file_that_cannot_be_told_is_asked_again(tmp_path: Pa
             asked.append((path, question))
             return "yes"
 
-    def opened() -> Cache:
-        return Cache(str(tmp_path), "generation", print, Index)
-
-    first = opened()
-    first.put("key", [], [("gone.py", "names f", "yes"), ("gone.py", "names g", "yes")], {"gone.py": (None, "")})
-    first.put("other", [], [("gone.py", "names f", "no")])
+    first = Cache(str(tmp_path), "generation", print, Index, pages := Pages())
+    seen = {"gone.py": (None, "")}
+    both = [Fact("gone.py", "names f", "yes"), Fact("gone.py", "names g", "yes")]
+    first.put("key", [], written(pages, both, seen))
+    first.put("other", [], written(pages, [Fact("gone.py", "names f", "no")], seen))
     first.save()
-    again = opened()
+    again = Cache(str(tmp_path), "generation", print, Index)
     assert again.get("key") == []
     assert again.get("other") is None
     assert sorted(set(asked)) == [("gone.py", "names f"), ("gone.py", "names g")]
+
+
+def test_a_module_of_a_package_is_not_looked_for_through_the_stars_of_that_package(tmp_path: Path) -> None:
+    # packages that re-export hundreds of others: each import of one of their modules would go through them all
+    write(tmp_path, **{
+        "pkg.__init__": "from .many import *\nfrom .more import *\n",
+        "pkg.many": "import torch\nblocks = 3\n",
+        "pkg.more": "def other(x): return x\n",
+        "pkg.blocks": "import torch\ndef made(n): return torch.zeros(n)\n",
+        "pkg.inner.__init__": "",
+        "pkg.inner.user": "",
+    })  # fmt: skip
+    at = view(tmp_path, "pkg.inner.user")
+    assert at.find("..blocks.made") == Definition(str(tmp_path / "pkg" / "blocks.py"), "made", "def")
+    assert at.find("pkg.blocks.made") == Definition(str(tmp_path / "pkg" / "blocks.py"), "made", "def")
+    assert {os.path.basename(fact.path) for fact in facts_of(at.facts)} & {"many.py", "more.py"} == set()
+    assert at.find("pkg.other") == Definition(str(tmp_path / "pkg" / "more.py"), "other", "def")
 
 
 PARTS = {

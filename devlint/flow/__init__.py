@@ -44,7 +44,8 @@ from devlint.flow.value import (
     without_place,
     written_elsewhere,
 )
-from devlint.index import Basis, Definition, Fact, Unit, View
+from devlint.index import Definition, Unit, View
+from devlint.ledger import Basis, Fact
 from devlint.outline import CLASS as CLASS_KIND
 from devlint.outline import VARIABLE
 from devlint.source import Source
