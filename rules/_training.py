@@ -208,7 +208,10 @@ def stops_recording(flow: Flow, expression: cst.BaseExpression) -> bool:
 
 
 def under_no_grad(flow: Flow, node: cst.CSTNode) -> bool:
-    """Whether a statement stands in ``with torch.no_grad():``."""
+    """Whether a statement stands in ``with torch.no_grad():``, or in a function that is decorated so."""
+    function = flow.function(node)
+    if function is not None and any(last_word(name) in _NOT_RECORDING for name in function.decorators):
+        return True
     return any(
         isinstance(each, cst.With) and any(stops_recording(flow, item.item) for item in each.items)
         for each in above(flow, node)

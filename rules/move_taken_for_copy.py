@@ -8,6 +8,7 @@ from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
+from devlint.rules._writes import writes_into
 
 
 class MoveTakenForCopy(Rule):
@@ -108,27 +109,7 @@ class MoveTakenForCopy(Rule):
 
     def _changed_in_place(self, name: str, after: cst.CSTNode, function: Function) -> cst.CSTNode | None:
         """The first change of what the name is bound to, if that is still the moved tensor then."""
-        changes: list[cst.CSTNode] = []
-        rebound: list[cst.CSTNode] = []
-        for assign in self.source.nodes_of(cst.Assign):
-            bound: set[str] = set()
-            for target in assign.targets:
-                if isinstance(target.target, cst.Subscript) and dotted(target.target.value) == name:
-                    changes.append(assign)  # y[0] = 1
-                target_names(target.target, bound)
-            if name in bound:
-                rebound.append(assign)
-        for node in self.source.nodes_of(cst.AugAssign):
-            changed = node.target.value if isinstance(node.target, cst.Subscript) else node.target
-            if isinstance(changed, cst.Name) and changed.value == name:
-                changes.append(node)
-        for call in self.source.nodes_of(cst.Call):
-            if (
-                isinstance(call.func, cst.Attribute)
-                and dotted(call.func.value) == name
-                and _changes(call.func.attr.value)
-            ):
-                changes.append(call)
+        changes = list(writes_into(self, name))
         if not changes:
             return None
         start = self.source.offsets(after)[1]
@@ -136,8 +117,14 @@ class MoveTakenForCopy(Rule):
         if not later:
             return None
         first = min(later, key=self._start)
-        between = [node for node in rebound if start < self._start(node) < self._start(first)]
-        return first if not any(self.flow.function(node) is function for node in between) else None
+        for assign in self.source.nodes_of(cst.Assign):
+            bound: set[str] = set()
+            for target in assign.targets:
+                target_names(target.target, bound)
+            between = start < self._start(assign) < self._start(first)
+            if name in bound and between and self.flow.function(assign) is function:
+                return None
+        return first
 
     def _is_used_after(self, original: str, change: cst.CSTNode, move: cst.CSTNode, function: Function) -> bool:
         """Whether the original is read after the change, or kept beyond the function."""
@@ -190,10 +177,4 @@ def _root(node: cst.BaseExpression) -> str | None:
     return name if isinstance(node, cst.Name) or name.startswith("self.") else None
 
 
-def _changes(method: str) -> bool:
-    """``add_``, but not what leaves the values: ``requires_grad_``."""
-    return method.endswith("_") and not method.endswith("__") and method not in _LEAVE_VALUES
-
-
-_LEAVE_VALUES = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_"})
 _NO_VALUES = frozenset({"shape", "device", "dtype", "size", "dim", "ndim", "is_cuda", "numel"})

@@ -9,11 +9,12 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted
 from devlint.flow.scope import Class
-from devlint.flow.value import DICT, LIST, TENSOR, TUPLE, Value
+from devlint.flow.value import DICT, LIST, NONE, TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_apart
-from devlint.rules._training import above, is_inside
+from devlint.rules._training import above, is_inside, under_no_grad
+from devlint.rules._writes import writes_into
 
 
 class NonLeafParameter(Rule):
@@ -56,13 +57,16 @@ class NonLeafParameter(Rule):
 
     ## Fix safety
     The fix moves the values first and makes the parameter, or asks for gradients, then. It is safe: the values are the
-    same, and on the host nothing changes. Where the parameter is made in another statement no fix is offered.
+    same, and on the host nothing changes. No fix is offered where the parameter is made in another statement, and where
+    the class assigns something else to the attribute, or writes it in place while autograd records: a registered
+    parameter refuses both, as it does on the host already.
 
     ## Limits
     Silent where the moved copy is only computed with, where the place of the data is not known, and where
     `retain_grad()` is called. What stands side by side in one module is told once. Held back as tentative: a class of
     which all modules of the file go into plain lists, tuples or dictionaries, which register nothing of them anyway
-    (`unregistered-module`).
+    (`unregistered-module`), and parameters with `requires_grad=False`: what is lost is their place in `state_dict()`,
+    and that they move with the module, which not everybody asks for.
 
     ## References
     - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
@@ -109,9 +113,33 @@ class NonLeafParameter(Rule):
                     apart = statement is not self.parent(move.node)
                     notes = [self.note(statement, "it is kept here")] if apart else []
                     also = f"nor is `self.{name}`, for it is moved, too"
-                    fix = self._fix(move)
-                    found[move.node] = Told(move.node, message, also, notes=notes, fix=fix, tentative=lost)
+                    refused = self._refused(cls, name)
+                    if refused is not None:
+                        notes.append(self.note(refused, "a registered parameter refuses this: it has to change, too"))
+                    fix = self._fix(move) if refused is None else None
+                    state_only = move.value.tracked is False  # nn.Parameter(mean, requires_grad=False)
+                    found[move.node] = Told(
+                        move.node, message, also, notes=notes, fix=fix, tentative=lost or state_only
+                    )
         return found
+
+    def _refused(self, cls: Class, name: str) -> cst.CSTNode | None:
+        """What a class does with an attribute and a parameter does not let it do: ``self.w = self.w * scale``,
+        ``self.w.mul_(scale)`` where autograd records."""
+        stores = self.flow.stores(cls, name)
+        for statement, value in stores:
+            gives_way = value.kind == NONE or value.ref in ("parameter", "non-leaf")
+            if not gives_way and not isinstance(statement, cst.AugAssign):
+                return statement
+        if not any(value.tracked for _, value in stores):
+            return None  # self.mean.mul_(0.9), of a parameter that is not trained
+        return next((n for n in writes_into(self, f"self.{name}") if self._is_refused(n, cls)), None)
+
+    def _is_refused(self, write: cst.CSTNode, cls: Class) -> bool:
+        """Whether a write into ``self.w`` is one of the class, and autograd records there."""
+        function = self.flow.function(write)
+        of_class = function is not None and function.cls in {*cls.lineage, *cls.descendants}
+        return of_class and not under_no_grad(self.flow, write)
 
     def _can_come_first(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
         """Whether one statement may have run when another does: not the other branch of an `if`."""
