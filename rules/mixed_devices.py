@@ -4,13 +4,14 @@ import libcst as cst
 
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
-from devlint.flow.facts import Meeting
+from devlint.flow.facts import Meeting, Move
 from devlint.flow.modules import has_tensors
 from devlint.rule import Rule
+from devlint.rules._left_behind import is_needed_there, left_behind
 from devlint.rules._meetings import meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, where
-from devlint.rules._shown import is_shown
+from devlint.rules._shown import is_chosen, is_shown
 
 
 class MixedDevices(Rule):
@@ -20,7 +21,9 @@ class MixedDevices(Rule):
     Reports where a tensor that is on the host for sure meets one that is on a device: as operands, in `torch.cat` or
     `torch.where`, as an index. It is there because it was moved there (`.cpu()`), or
     made by a function that takes no `device=` (`torch.from_numpy`, `torch.Tensor(...)`), perhaps on one side of an
-    `if` only. Reports also a module that a function builds and, without moving it, calls on the tensors handed to it.
+    `if` only. Reports also a module that a function builds and, without moving it, calls on the tensors handed to it,
+    and a part of a batch, or of what a tokenizer gave, that meets what is on a device, where another part of the same
+    batch is moved: `criterion(net(x.to(device)), y)`.
 
     ## Why is this bad
     The operation raises `Expected all tensors to be on the same device`.
@@ -67,7 +70,8 @@ class MixedDevices(Rule):
     What a function was handed counts as being on a device where the file has to do with devices and no call in it says
     otherwise. A zero-dimensional host tensor may mix with device tensors and is not reported. Tensors made by
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
-    Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`.
+    Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
+    and where a part of a batch is handed to a model that is not followed, or accelerate may move it.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
@@ -95,6 +99,22 @@ class MixedDevices(Rule):
                 fix=self._fix(meeting),
                 tentative=not is_shown(self, meeting),
             )
+        for meeting, moved in left_behind(self):
+            self._report_left_behind(meeting, moved)
+
+    def _report_left_behind(self, meeting: Meeting, moved: Move) -> None:
+        host, there, beside = meeting.host_node, short(self.code(meeting.there_node)), self.flow.value(moved.node)
+        fix = None
+        if moved.target_node is not None and isinstance(host, cst.Name | cst.Attribute | cst.Call | cst.Subscript):
+            device = self.code(moved.target_node)
+            fix = self.fix(f"move it: `.to({device})`", self.insert_after(host, f".to({device})"), safe=False)
+        self.report(
+            meeting.node,
+            f"`{short(self.code(host))}` is not moved and meets `{there}` on {where(beside.place)}, in {meeting.what}",
+            notes=[self.note(moved.node, "another part of the same batch is moved here")],
+            fix=fix,
+            tentative=not (is_needed_there(self, meeting) and is_chosen(self, beside)),
+        )
 
     def _how(self, meeting: Meeting) -> str | None:
         """How the host's value got there; ``None`` where that is not sure, or another rule speaks of it."""

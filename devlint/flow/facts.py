@@ -130,6 +130,8 @@ class Facts:
     early_reads: dict[cst.CSTNode, EarlyRead] = field(default_factory=dict)
     meetings: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     feedings: dict[tuple[cst.CSTNode, cst.CSTNode], Feeding] = field(default_factory=dict)
+    #: parts of a batch, or of what a tokenizer gave, that nothing has moved come to what is on a device
+    left_behind: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: meetings of what is made on the host with what the function was handed: wrong where that is on a device
     assumed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: what is made on the host is given back on one path, and what is elsewhere on another

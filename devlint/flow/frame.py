@@ -338,7 +338,9 @@ class Frame:
                 self.constrain(there, other)
             elif host is not None:
                 self.constrain(host, other)
-        if host is not None and there is None:
+        if there is not None:
+            self.leave_behind(node, operands, what, there)
+        elif host is not None:
             self._meet_on_host(node, operands)
         chosen = there or other or host or zero
         return None if chosen is None else chosen[1]
@@ -355,6 +357,16 @@ class Frame:
             for other in made:
                 if one is not None and other is not None and one is not other:
                     self.facts.together_on_host.setdefault(one, set()).add(other)
+
+    def leave_behind(self, node: cst.CSTNode, operands: Sequence[Operand], what: str, there: Operand) -> None:
+        """``criterion(net(x.to(device)), y)``: a part of a batch as its loader gave it meets what is on a device."""
+        for operand in operands if not self.dead else ():
+            value = operand[1]
+            if value.holds_tensors and not value.place.is_there and value.zero is not True:
+                maker = self.values.get(value.origin) if value.origin is not None else None
+                if maker is not None and (maker.kind == LOADER or maker.ref == "encoding"):
+                    meeting = Meeting(node, what, operand[0], value, there[0], there[1])
+                    self.facts.left_behind.setdefault((node, operand[0]), meeting)
 
     def met(self, node: cst.CSTNode, what: str, host: Operand, there: Operand) -> None:
         """An operand on the host meets one on a device, in an operation that refuses that."""

@@ -219,6 +219,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     operands = [*args.positional, *args.keywords.values()]
     reference = module.ref
     feed(frame, node, node.func, module, args)
+    if operands and operands[0][1].place.is_there and module.place.is_there and takes_inputs(frame, module):
+        frame.leave_behind(node, operands[1:], "a call of the module", (node.func, module))
     if _of_torchmetrics(module):
         frame.meet(node, [(node.func, module), *operands], "an update of the metric", strict=True)
         return UNKNOWN
@@ -289,7 +291,7 @@ def _in_step(frame: Frame) -> bool:
 
 def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: Value, args: Args) -> None:
     """Remember what a moved module is handed first: a batch may hold names and lengths behind its tensors."""
-    if frame.dead or not module.place.is_there or module.text == MOVES_ITS_INPUTS or frame.scope.wraps_models:
+    if frame.dead or not module.place.is_there or not takes_inputs(frame, module):
         return
     for operand, value in args.positional[:1] or args.keywords.values():
         if value.kind == DICT:
@@ -299,6 +301,11 @@ def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: 
                 feeding = Feeding(node, module_node, module, operand, value, takes_as_is(module))
                 frame.facts.feedings[node, operand] = feeding
             return
+
+
+def takes_inputs(frame: Frame, module: Value) -> bool:
+    """Whether nothing around the module moves what it is called with."""
+    return module.text != MOVES_ITS_INPUTS and not frame.scope.wraps_models
 
 
 def takes_as_is(module: Value) -> bool:

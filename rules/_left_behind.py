@@ -1,0 +1,113 @@
+"""Parts of a batch that stayed behind: others of the same batch are moved, and these meet what is on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.facts import Meeting, Move
+from devlint.flow.loops import loops_around
+from devlint.flow.modules import takes_as_is
+from devlint.flow.names import dotted, names_bound
+from devlint.flow.value import LOADER, UNKNOWN, Value
+from devlint.rule import Rule
+from devlint.rules._meetings import is_dead
+
+
+def left_behind(rule: Rule) -> Iterator[tuple[Meeting, Move]]:
+    """Meetings with such a part, each part once in a loop, and a move of another part beside them."""
+    seen: set[object] = set()
+    for meeting in rule.flow.facts.left_behind.values():
+        key = (rule.flow.function(meeting.node), _turn(rule, meeting.node), _path(rule, meeting.host_node))
+        if key in seen or not _is_part(rule, meeting) or is_dead(rule, meeting.node):
+            continue
+        moved = _moved_beside(rule, meeting)
+        if moved is not None:
+            seen.add(key)
+            yield meeting, moved
+
+
+def is_needed_there(rule: Rule, meeting: Meeting) -> bool:
+    """Whether a part is surely on the host, and what it comes to refuses it: ``net(x, lengths)`` may want that."""
+    if rule.flow.scope.wraps_models:
+        return False  # loader = accelerator.prepare(loader)   in another function, or file
+    of_tokenizer = _maker(rule, meeting).ref == "encoding"
+    return meeting.what != "a call of the module" or of_tokenizer or takes_as_is(meeting.there)
+
+
+def _moved_beside(rule: Rule, meeting: Meeting) -> Move | None:
+    """A move of a part of the same batch, in the same turn of the loop over the loader."""
+    flow, function = rule.flow, rule.flow.function(meeting.node)
+    turn = _turn(rule, meeting.node)
+    for move in flow.facts.moves.values():
+        if move.target.is_there and move.value.origin is meeting.host.origin and flow.function(move.node) is function:
+            if _turn(rule, move.node) is turn:
+                return move
+    return None
+
+
+def _turn(rule: Rule, node: cst.CSTNode) -> cst.CSTNode | None:
+    return next((loop.node for loop in loops_around(rule.flow, node) if loop.loader), None)
+
+
+def _is_part(rule: Rule, meeting: Meeting) -> bool:
+    """Whether all of a part is met: a single row may be a number, ``for y, p in zip(labels, found): y == p``."""
+    if _maker(rule, meeting).ref == "encoding":
+        return True
+    node: cst.CSTNode = meeting.host_node
+    while not isinstance(node, cst.Name):
+        if isinstance(node, cst.Call):
+            node = node.func
+        elif isinstance(node, cst.Attribute):
+            node = node.value
+        elif isinstance(node, cst.Subscript) and _picks_part(rule, node):
+            node = node.value
+        else:
+            return False
+    function = rule.flow.function(meeting.node)
+    around = function.node if function is not None else rule.source.module
+    return all(
+        _goes_through_loader(rule, each)
+        for each in tree.walk(around)
+        if isinstance(each, cst.For | cst.CompFor) and node.value in names_bound(each.target)
+    )
+
+
+def _picks_part(rule: Rule, node: cst.Subscript) -> bool:
+    """``batch["y"]``, and ``batch[1]`` of what the loader gives, not ``labels[1]``."""
+    index = node.slice[0].slice
+    if len(node.slice) > 1 or not isinstance(index, cst.Index):
+        return False
+    if isinstance(index.value, cst.SimpleString):
+        return True
+    loop = rule.enclosing(node, cst.For)
+    while loop is not None and not _goes_through_loader(rule, loop):
+        loop = rule.enclosing(loop, cst.For)
+    if loop is None or not isinstance(index.value, cst.Integer):
+        return False
+    counted = isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate"
+    batch = loop.target.elements[-1].value if counted and isinstance(loop.target, cst.Tuple) else loop.target
+    return isinstance(batch, cst.Name) and batch.value == dotted(node.value)
+
+
+def _goes_through_loader(rule: Rule, loop: cst.For | cst.CompFor) -> bool:
+    """``for i, batch in enumerate(tqdm(loader)):``"""
+    over: cst.BaseExpression = loop.iter
+    while isinstance(over, cst.Call) and over.args and rule.flow.value(over).kind != LOADER:
+        over = over.args[0].value
+    return rule.flow.value(over).kind == LOADER
+
+
+def _maker(rule: Rule, meeting: Meeting) -> Value:
+    """The loader, or what the tokenizer gave."""
+    made = meeting.host.origin
+    return rule.flow.value(made) if made is not None else UNKNOWN
+
+
+def _path(rule: Rule, node: cst.BaseExpression) -> str:
+    """``batch["y"]`` of ``batch["y"].view(-1).float()``: what would have to be moved."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        node = node.func.value
+    return rule.code(node)
