@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -11,9 +12,12 @@ from devlint.flow.facts import Meeting, Move
 from devlint.flow.loops import loops_around
 from devlint.flow.modules import takes_as_is
 from devlint.flow.names import dotted, names_bound
-from devlint.flow.value import LOADER, UNKNOWN, Value
+from devlint.flow.value import ELEMENT, LOADER, UNKNOWN, Value
 from devlint.rule import Rule
 from devlint.rules._meetings import is_dead
+
+#: What counts elements is read on the host: ``pack_padded_sequence(x, lengths)``.
+_SIZES = re.compile(r"len|size|count|num")
 
 
 def left_behind(rule: Rule) -> Iterator[tuple[Meeting, Move]]:
@@ -21,7 +25,7 @@ def left_behind(rule: Rule) -> Iterator[tuple[Meeting, Move]]:
     seen: set[object] = set()
     for meeting in rule.flow.facts.left_behind.values():
         key = (rule.flow.function(meeting.node), _turn(rule, meeting.node), _path(rule, meeting.host_node))
-        if key in seen or not _is_part(rule, meeting) or is_dead(rule, meeting.node):
+        if key in seen or _SIZES.search(key[-1]) or not _is_part(rule, meeting) or is_dead(rule, meeting.node):
             continue
         moved = _moved_beside(rule, meeting)
         if moved is not None:
@@ -43,7 +47,9 @@ def _moved_beside(rule: Rule, meeting: Meeting) -> Move | None:
     turn = _turn(rule, meeting.node)
     for move in flow.facts.moves.values():
         if move.target.is_there and move.value.origin is meeting.host.origin and flow.function(move.node) is function:
-            if _turn(rule, move.node) is turn:
+            # for graph in loader: copy = graph.to(device)   may have moved all of it, in place
+            whole = isinstance(move.receiver, cst.Name) and move.value.text != ELEMENT
+            if _turn(rule, move.node) is turn and not whole:
                 return move
     return None
 
@@ -60,9 +66,7 @@ def _is_part(rule: Rule, meeting: Meeting) -> bool:
     while not isinstance(node, cst.Name):
         if isinstance(node, cst.Call):
             node = node.func
-        elif isinstance(node, cst.Attribute):
-            node = node.value
-        elif isinstance(node, cst.Subscript) and _picks_part(rule, node):
+        elif isinstance(node, cst.Attribute) or (isinstance(node, cst.Subscript) and _picks_part(rule, node)):
             node = node.value
         else:
             return False

@@ -6,6 +6,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Move
 from devlint.flow.modules import has_tensors
+from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._left_behind import is_needed_there, left_behind
 from devlint.rules._meetings import meetings
@@ -24,6 +25,8 @@ class MixedDevices(Rule):
     `if` only. Reports also a module that a function builds and, without moving it, calls on the tensors handed to it,
     and a part of a batch, or of what a tokenizer gave, that meets what is on a device, where another part of the same
     batch is moved: `criterion(net(x.to(device)), y)`.
+
+    Reports also a layer that is put into a module which has been moved before, and is called afterwards.
 
     ## Why is this bad
     The operation raises `Expected all tensors to be on the same device`.
@@ -71,7 +74,8 @@ class MixedDevices(Rule):
     otherwise. A zero-dimensional host tensor may mix with device tensors and is not reported. Tensors made by
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
     Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
-    and where a part of a batch is handed to a model that is not followed, or accelerate may move it.
+    where a part of a batch is handed to a model that is not followed, or accelerate may move it, and where a module is
+    built by one function and called by another.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
@@ -86,6 +90,10 @@ class MixedDevices(Rule):
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()
         for meeting in meetings(self):
+            if meeting.host.kind == MODULE and meeting.there.kind == MODULE and meeting.host.origin not in reported:
+                reported.add(meeting.host_node)
+                self._report_part(meeting)
+                continue
             how = self._how(meeting)
             if how is None or meeting.host.origin in reported:
                 continue
@@ -97,10 +105,30 @@ class MixedDevices(Rule):
                 f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}",
                 notes=[self.note(meeting.host.origin, f"{how} here")],
                 fix=self._fix(meeting),
-                tentative=not is_shown(self, meeting),
+                tentative=not is_shown(self, meeting) or self._may_move_between(meeting),
             )
         for meeting, moved in left_behind(self):
             self._report_left_behind(meeting, moved)
+
+    def _report_part(self, meeting: Meeting) -> None:
+        """``net.to(device); net.head = nn.Linear(8, 2); net(x)``"""
+        whole = short(self.code(meeting.there_node))
+        self.report(
+            meeting.host_node,
+            f"this becomes a part of `{whole}`, on {where(meeting.there.place)} already, and stays on the host",
+            notes=[
+                self.note(meeting.there.origin, f"`{whole}` is moved here"),
+                self.note(meeting.node, "it is used here"),
+            ],
+            fix=self._fix_part(meeting),
+            tentative=meeting.what != "a call of the module" or not is_chosen(self, meeting.there),
+        )
+
+    def _fix_part(self, meeting: Meeting) -> Fix | None:
+        device = device_expression(self.flow, meeting.host_node, meeting.there_node, meeting.there)
+        if device is None:
+            return None
+        return self.fix(f"move it: `.to({device})`", self.insert_after(meeting.host_node, f".to({device})"), safe=False)
 
     def _report_left_behind(self, meeting: Meeting, moved: Move) -> None:
         host, there, beside = meeting.host_node, short(self.code(meeting.there_node)), self.flow.value(moved.node)
@@ -123,16 +151,18 @@ class MixedDevices(Rule):
             return None  # self.table = torch.from_numpy(t): unregistered-tensor; what is handed in is anywhere
         if self.flow.factory(origin) is not None:
             return None  # torch.zeros(n): tensor-without-device
-        if meeting.there.kind == "module":
+        if meeting.there.kind == MODULE:
             return None  # net(x): input-not-moved
-        if host.kind == "module":
-            # criterion = nn.CrossEntropyLoss(weight=w): loss-not-moved
-            of_project = not isinstance(host.ref, str)
-            if of_project and not has_tensors(host):
+        if host.kind == MODULE:
+            name = self.flow.name_of(origin)
+            fact = table.MODULES.get(name)
+            if (fact is not None and fact.kind == "loss") or name.startswith("torchmetrics."):
+                return None  # criterion = nn.CrossEntropyLoss(weight=w): loss-not-moved
+            if not has_tensors(host):
                 return None  # class Nearest(nn.Module): what it keeps is what `fit` is handed, wherever that is
             if self._has_parts_set(meeting):
                 return None  # layer = Layer(3); layer.inner.weight = nn.Parameter(torch.eye(3, device=device))
-            return "it is built" if host.obj is origin and of_project else None
+            return "it is built" if host.obj is origin else None
         if not host.is_tensor:
             return None
         if self.flow.move(origin) is not None:
@@ -143,6 +173,12 @@ class MixedDevices(Rule):
         if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
             return None  # torch.FloatTensor(shape, device=x.device): invalid-device-argument
         return "it is made" if self.flow.name_of(origin) in table.HOST_FACTORIES else None
+
+    def _may_move_between(self, meeting: Meeting) -> bool:
+        """``self.net = resnet18()`` in the constructor: others may move it before a method calls it."""
+        origin = meeting.host.origin
+        assert origin is not None
+        return meeting.host.kind == MODULE and self.flow.function(origin) is not self.flow.function(meeting.node)
 
     def _has_parts_set(self, meeting: Meeting) -> bool:
         """Whether the function puts something of its own in a module that it has built."""
@@ -155,7 +191,7 @@ class MixedDevices(Rule):
         )
 
     def _fix(self, meeting: Meeting) -> Fix | None:
-        if meeting.host.kind == "module" or not isinstance(meeting.host_node, cst.Name | cst.Attribute | cst.Call):
+        if meeting.host.kind == MODULE or not isinstance(meeting.host_node, cst.Name | cst.Attribute | cst.Call):
             return None
         device = device_expression(self.flow, meeting.node, meeting.there_node, meeting.there)
         if device is None or self.enclosing(meeting.host_node, cst.AssignTarget) is not None:

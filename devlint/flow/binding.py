@@ -86,6 +86,8 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
     whole = key.partition(".")[0] if key is not None else ""
     if base.kind == MODULE and whole in env and env[whole].kind == MODULE and not value.place.is_host:
         env[whole] = env[whole].but(place=UNKNOWN_PLACE)  # net.head.weight = nn.Parameter(w): that is elsewhere now
+    if base.kind == MODULE and base.obj is not None and value.kind == MODULE and value.obj is not None:
+        frame.flow.parts.setdefault(base.obj, set()).add(value.obj)  # net.head = nn.Linear(8, 2): moves with it
     setter = base.ref.find_method(attr) if isinstance(base.ref, Class) else None
     if setter is not None and setter.is_property:
         if key is not None:

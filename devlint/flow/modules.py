@@ -219,6 +219,7 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     operands = [*args.positional, *args.keywords.values()]
     reference = module.ref
     feed(frame, node, node.func, module, args)
+    use(frame, node, node.func, module, "a call of the module")
     if operands and operands[0][1].place.is_there and module.place.is_there and takes_inputs(frame, module):
         frame.leave_behind(node, operands[1:], "a call of the module", (node.func, module))
     if _of_torchmetrics(module):
@@ -240,7 +241,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
             return tensor(chosen.place, chosen.origin, zero=True)
         if holds:
             # masks and states must be there as well as the input; what a container hands on is for its parts to say
-            fed = operands if fact is not None and fact.kind in ("layer", "recurrent") else first
+            takes_all = fact is not None and fact.kind in ("layer", "recurrent")
+            fed = operands if takes_all else [pair for pair in first or operands[:1] if not pair[1].zero]
             frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
         elif first and not module.place.is_there:
             return Value(THING, first[0][1].place, node)
@@ -283,6 +285,18 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     elif module.place.kind == "param" and operands and operands[0][1].kind == TENSOR:
         frame.constrain((node.func, module), operands[0])
     return _output(module, operands, node)
+
+
+def use(frame: Frame, node: cst.Call, operand: cst.BaseExpression, module: Value, what: str) -> None:
+    """``net.to(device); net.head = nn.Linear(8, 2); net(x)``: a part was put in after the move, and is on the host."""
+    key = frame.key(operand)
+    if key is None or not module.place.is_there or not frame.flow.has_paths:
+        return
+    for name, value in (frame.env or {}).items():
+        part = value.origin
+        is_part = name.startswith(f"{key}.") and value.kind == MODULE and value.place.is_host
+        if is_part and isinstance(part, cst.Call) and part is value.obj and has_tensors(value):
+            frame.met(node, what, (part, value), (operand, module))
 
 
 def _in_step(frame: Frame) -> bool:

@@ -16,8 +16,10 @@ from devlint.flow.value import (
     DEVICE,
     DICT,
     DTYPE,
+    ELEMENT,
     HOST_DATA,
     LIST,
+    LOADER,
     MODULE,
     NAME,
     NONE,
@@ -79,7 +81,10 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
         )
     if kind == THING:
         ref = receiver.ref if receiver.ref == "moved" else None
-        return Value(THING, target, node, ref=ref, obj=receiver.obj, tracked=tracked)
+        moved = Value(THING, target, node, ref=ref, obj=receiver.obj, tracked=tracked)
+        if isinstance(func.value, cst.Name) and frame.env is not None and _moves_in_place(receiver):
+            frame.env[func.value.value] = moved
+        return moved
     if kind == MODULE:
         return move_module(frame, node, func, receiver, target)
     if kind == SELF:
@@ -92,6 +97,12 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
         frame.env[key] = moved
         frame.flow.has_paths = frame.flow.has_paths or "." in key
     return moved
+
+
+def _moves_in_place(value: Value) -> bool:
+    """``words = tokenizer(text, return_tensors="pt"); words.to(device)``, ``for graph in loader: graph.to(device)``"""
+    whole_batch = isinstance(value.ref, Value) and value.ref.kind == LOADER and value.text != ELEMENT
+    return value.ref == "encoding" or whole_batch
 
 
 def _comes_from_device(value: Value) -> bool:

@@ -204,7 +204,7 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value | None:
     tail = name.rpartition(".")[2]
     first = args.value(0)
     if makes_model(name):
-        return Value(MODULE, _given_place(frame, args) or frame.default_place(), node, ref=name, obj=node)
+        return Value(MODULE, _given_place(frame, args) or frame.default_place(), node, ref=name, obj=node, holds=True)
     if name in HOST_TENSORS:
         place = _given_place(frame, args) or HOST  # decode_jpeg takes a device
         return tensor(place, node, zero=False, pinned=False, tracked=False)

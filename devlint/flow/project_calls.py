@@ -55,6 +55,9 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         if name in given:
             place = places.get((place.name, place.scope), place if is_here else elsewhere.place(place, places))
             moves.leave_moved(frame, node, *given[name], place)
+    for name, (argument, value) in given.items():
+        if value.kind == MODULE and name not in summary.moved:
+            modules.use(frame, node, argument, value, f"`{function.name}`")
     if receiver is not None and function.cls is not None:
         at = receiver.place
         for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:
