@@ -69,9 +69,10 @@ class InvariantMoveInLoop(Rule):
 
     ## Limits
     Silent where the copy is written into or deleted (a fresh one is then wanted), where the loop or an unknown function
-    may change the source, where the source has a second name, for function parameters (they may be there already), for
-    `x = x.to(device)`, which copies once, for `torch.zeros(..., device=device)` and its kin, which copy nothing, and
-    for a single number in a loop that reads a value of the device each time, and so waits in any case.
+    may change the source, where the source has a second name, where the loop may give a module new layers
+    (`net.add_head(classes)`), for function parameters (they may be there already), for `x = x.to(device)`, which copies
+    once, for `torch.zeros(..., device=device)` and its kin, which copy nothing, and for a single number in a loop that
+    reads a value of the device each time, and so waits in any case.
 
     Tentative, and kept back unless that is selected: what is moved once for many steps, in a loop that works in the
     loops inside it only; and a tensor that is one number, or a few in a loop that goes through no loader, that stands
@@ -193,6 +194,8 @@ class InvariantMoveInLoop(Rule):
         # for model in models: model.to(d); train(model): it may come back moved elsewhere
         if bindings(loop, name) > again or name in loop.handed or self._moves_of(name, loop) > 1:
             return
+        if self._may_grow(name, loop):
+            return
         self.report(
             move.node,
             f"`{name}` is moved to {where(move.target)} in every iteration; it stays there after the first",
@@ -208,6 +211,22 @@ class InvariantMoveInLoop(Rule):
             isinstance(n, cst.Attribute) and n.attr.value in table.MOVES and self.code(n.value) == name
             for n in tree.walk(loop.node)
         )
+
+    def _may_grow(self, name: str, loop: Loop) -> bool:
+        """Whether the loop may give the module layers, which the move then takes along.
+
+        `net.add_head(classes)`, `net.heads.append(nn.Linear(9, classes))`, `net.head = nn.Linear(9, classes)`
+        """
+        for node in tree.walk(loop.node):
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                changes = node.func.attr.value not in _KEEPING and _root(node.func) == name
+            elif isinstance(node, cst.AssignTarget):
+                changes = isinstance(node.target, cst.Attribute) and _root(node.target) == name
+            else:
+                changes = False
+            if changes:
+                return True
+        return False
 
     def _with_methods(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
         """The node with the methods and items asked of it; ``None`` where one of them changes it in place."""
@@ -280,6 +299,20 @@ class InvariantMoveInLoop(Rule):
 #: More numbers than one writes by hand.
 _MANY = 100
 _SIZED = frozenset(f"torch.{name}" for name in "zeros ones empty rand randn".split())
+
+
+#: Methods of modules and of what they hold that give them no other parameters.
+_KEEPING = table.MOVES | frozenset(
+    "train eval forward zero_grad parameters named_parameters buffers named_buffers modules named_modules children "
+    "named_children state_dict load_state_dict requires_grad_ half float double bfloat16 share_memory".split()
+)
+
+
+def _root(node: cst.BaseExpression) -> str | None:
+    """`net` of `net.heads.append`."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else None
 
 
 def _is_one_number(node: cst.BaseExpression) -> bool:
