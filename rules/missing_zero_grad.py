@@ -18,6 +18,9 @@ from devlint.rules._training import Loop, loop_around, runs_few_times
 #: Names of what clears gradients, or takes care of them in a way of its own.
 _CLEARS = re.compile(r"(zero|clear|reset|none).*grad|^grad(s)?$|set_to_none|hook", re.I)
 
+#: What makes tensors that are the same number all over.
+_CONSTANT = frozenset(f"torch.{name}" for name in "zeros ones full empty".split())
+
 
 class MissingZeroGrad(Rule):
     """A loop goes backward and steps, and never clears the gradients in between.
@@ -62,8 +65,9 @@ class MissingZeroGrad(Rule):
     ## Limits
     Silent where an optimizer is not known to be one of torch's, or is made anew in each iteration, in loops of a few
     iterations, and wherever the loop names `grad`. Held back as tentative: a loop that the gradients are cleared right
-    outside of, and that does not count its turns, as the loader may give one batch; and one that draws its numbers and
-    goes backward from the sum of what comes out, as a trial does.
+    outside of, and that does not count its turns, as the loader may give one batch; one that draws its numbers and
+    goes backward from the sum of what comes out, as a trial does; and one that is fed zeros or ones only, as one is
+    that measures.
 
     ## References
     - [Zeroing out gradients in PyTorch](https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html)
@@ -126,7 +130,9 @@ class MissingZeroGrad(Rule):
         return [told]
 
     def _is_made_up(self, loop: Loop, backward: cst.Call) -> bool:
-        """Whether a loop only tries whether training runs: on numbers that it draws, towards nothing."""
+        """Whether a loop only tries whether training runs, or how fast: on made-up numbers, towards nothing."""
+        if self._is_fed_constants(loop):
+            return True
         # for _ in range(rounds): x = torch.randn(8, 3); loss = net(x).sum(); loss.backward(); optimizer.step()
         made = [self.flow.factory(node) for node in tree.walk(loop.body) if isinstance(node, cst.Call)]
         if not any(entry is not None and entry.values == "random" for entry in made):
@@ -141,6 +147,17 @@ class MissingZeroGrad(Rule):
             isinstance(value, cst.Call) and called_name(value) in ("sum", "mean") and not value.args
             for value in (bound if dotted(loss) else [loss])
         )
+
+    def _is_fed_constants(self, loop: Loop) -> bool:
+        """Whether all that a loop over a range hands to calls, from outside, are zeros, ones and the like."""
+        # x, goal = torch.ones(4, 9), torch.zeros(4, 9); for _ in range(99): ((net(x) - goal) ** 2).mean().backward()
+        turns = loop.iter if isinstance(loop, cst.For) else None
+        if not isinstance(turns, cst.Call) or called_name(turns) not in ("range", "trange"):
+            return False
+        known = self.flow.loop(loop.body)
+        given = [n.value for n in tree.walk(loop.body) if isinstance(n, cst.Arg) and isinstance(n.value, cst.Name)]
+        origins = {self.flow.value(n).origin for n in given if known is None or not known.binds(n.value)}
+        return bool(origins) and all(self.flow.name_of(_innermost(origin)) in _CONSTANT for origin in origins)
 
     def _backwards(self, root: cst.CSTNode) -> Iterator[cst.Call]:
         for node in tree.walk(root):
@@ -188,6 +205,13 @@ class MissingZeroGrad(Rule):
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
         block: cst.CSTNode | None = self.enclosing(node, cst.BaseSuite, cst.Module)
         return block
+
+
+def _innermost(node: cst.CSTNode | None) -> cst.CSTNode | None:
+    """`torch.ones(4)` of `torch.ones(4).to(device)`."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Call):
+        node = node.func.value
+    return node
 
 
 def _counts(loop: Loop) -> bool:
