@@ -10,6 +10,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import asks_for_device, names_device
+from devlint.flow.names import dotted
 from devlint.flow.place import SOMEWHERE
 from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, Function
 from devlint.rule import Rule
@@ -18,10 +19,12 @@ from devlint.rules._switches import is_switched_off
 from devlint.testcode import is_test_file, near
 
 #: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
-_OF_HOST = re.compile(
-    r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|process(ing|ors?)|transforms?|tokeniz\w+|scripts?|tools?|"
-    r"tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)"
+_OF_DATA = re.compile(
+    r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|process(ing|ors?)|transforms?|tokeniz\w+)([/_.]|$)"
 )
+_OF_TRIALS = re.compile(r"(^|[/_])(scripts?|tools?|tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)")
+#: ``torch.ones(n, device=image.device)``: what makes things where its input is is run with that on a device.
+_FOLLOWS = re.compile(r"device ?= ?(?!self\.)[\w.]+\.device\b")
 _FOR_HOST = re.compile(r"(^|_)(cpu|host|numpy|np)(_|$)")
 #: What brings a model to the host, before it is exported, and what hides every device from a script.
 _TO_HOST = re.compile(r"""\.to\(\s*(device=)?["']cpu["']|\bdevice\(\s*["']cpu["']\s*\)""")
@@ -42,14 +45,34 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
         if not is_dead(rule, meeting.node):
             yield meeting
     assumed = rule.flow.facts.assumed
-    if not assumed or _OF_HOST.search("/".join(near(rule.source.path))):
+    if not assumed or _is_of_host(rule):
         return
-    functions = rule.flow.scope.functions.values()
-    if not any(function.device_aware for function in functions) and "map_location" not in rule.source.text:
-        return  # nothing in this file has to do with devices
+    aware = _is_aware(rule) or "map_location" in rule.source.text
     for meeting in assumed.values():
-        if _believed(rule, meeting):
+        if (aware or _is_annotated(rule, meeting)) and _believed(rule, meeting):
             yield meeting
+
+
+def _is_of_host(rule: Rule) -> bool:
+    """Whether what is handed to the functions of a file is on the host."""
+    path = "/".join(near(rule.source.path))
+    if _OF_TRIALS.search(path):
+        return True
+    return _OF_DATA.search(path) is not None and _FOLLOWS.search(rule.source.text) is None
+
+
+def _is_aware(rule: Rule) -> bool:
+    return any(function.device_aware for function in rule.flow.scope.functions.values())
+
+
+def _is_annotated(rule: Rule, meeting: Meeting) -> bool:
+    """``def ranks(x: torch.Tensor)``: where nothing in a file has to do with devices, it may be for the host alone,
+    unless it says that tensors come in, and has nothing to do with arrays."""
+    if "numpy" in {name.partition(".")[0] for name in rule.flow.scope.imports.values()}:
+        return False
+    function = rule.flow.function(meeting.node)
+    name = meeting.there.place.name
+    return function is not None and any(p.name.value == name and p.annotation is not None for p in function.params)
 
 
 def _runs_on_host(rule: Rule) -> bool:
@@ -82,18 +105,30 @@ def _is_beside_device(rule: Rule, meeting: Meeting) -> bool:
 def given_back(rule: Rule) -> Iterator[Meeting]:
     """Tensors made on the host that a function returns on one path, and elsewhere ones that follow its input."""
     found = rule.flow.facts.given_back
-    if not found or _runs_on_host(rule) or _OF_HOST.search("/".join(near(rule.source.path))):
+    if not found or _runs_on_host(rule) or _is_of_host(rule):
         return
-    aware = any(function.device_aware for function in rule.flow.scope.functions.values())
+    aware = _is_aware(rule)
     for meeting in found.values():
-        # a file where nothing has to do with devices may be for the host alone, unless it says that tensors come in
-        param = meeting.there.origin
-        if not aware and not (isinstance(param, cst.Param) and param.annotation is not None):
+        runs_there = meeting.there.place.is_there  # in the forward of a module
+        if not aware and not runs_there and not _is_annotated(rule, meeting):
             continue
         if meeting.what == "a list" and not _may_be_skipped(rule, meeting.node):
             continue
+        if meeting.what == "a copy" and not _is_made_like(rule, meeting):
+            continue
         if _believed(rule, meeting) and not _chosen_by_device(rule, meeting):
             yield meeting
+
+
+def _is_made_like(rule: Rule, meeting: Meeting) -> bool:
+    """``torch.zeros(x.shape, dtype=x.dtype)``, filled with what is made of ``x``: nothing says that it is for the host.
+    What gathers the results of a model, turn by turn, may be."""
+    made, name = meeting.host.origin, meeting.there.place.name
+    return isinstance(made, cst.Call) and any(
+        isinstance(part, cst.Attribute) and part.attr.value == "dtype" and dotted(part.value) == name
+        for arg in made.args
+        for part in tree.walk(arg.value)
+    )
 
 
 def _may_be_skipped(rule: Rule, node: cst.CSTNode) -> bool:
@@ -190,7 +225,7 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
         return False  # pad(torch.zeros(3)): a caller hands it what is on the host
     if meeting.there.place.name in function.handed_parts:
         return False  # pad(state.mask): nobody knows where that is
-    if function.cls is None and _makes_tables(rule, function):
+    if function.cls is None and _makes_tables(rule, function) and _FOLLOWS.search(rule.source.text) is None:
         return False
     if is_dead(rule, meeting.node) or _is_callback(rule, function):
         return False

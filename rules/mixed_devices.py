@@ -20,16 +20,17 @@ class MixedDevices(Rule):
 
     ## What it does
     Reports where a tensor that is on the host for sure meets one that is on a device: as operands, in `torch.cat` or
-    `torch.where`, as an index. It is there because it was moved there (`.cpu()`), or
-    made by a function that takes no `device=` (`torch.from_numpy`, `torch.Tensor(...)`), perhaps on one side of an
-    `if` only. Reports also a module that a function builds and, without moving it, calls on the tensors handed to it,
-    and a part of a batch, or of what a tokenizer gave, that meets what is on a device, where another part of the same
-    batch is moved: `criterion(net(x.to(device)), y)`.
+    `torch.where`, as an index. It is there because it was moved there (`.cpu()`), made by a function that takes no
+    `device=` (`torch.from_numpy`, `torch.Tensor(...)`) or drawn from a distribution of numbers
+    (`Normal(0, 1).sample(x.shape)`), perhaps on one side of an `if` only. Reports also a module that a function builds
+    and, without moving it, calls on the tensors handed to it, what is on a device where a type of the host is to take it
+    (`torch.LongTensor(index)`), and a part of a batch, or of what a tokenizer gave, that meets what is on a device, where
+    another part of the same batch is moved: `criterion(net(x.to(device)), y)`.
 
     Reports also a layer that is put into a module which has been moved before, and is called afterwards.
 
     ## Why is this bad
-    The operation raises `Expected all tensors to be on the same device`.
+    The operation raises `Expected all tensors to be on the same device`; the type, `expected TensorOptions(...)`.
 
     ## Example
     ```python
@@ -100,10 +101,14 @@ class MixedDevices(Rule):
             assert meeting.host.origin is not None
             reported.add(meeting.host.origin)
             host, there = short(self.code(meeting.host_node)), short(self.code(meeting.there_node))
+            is_refused = meeting.node is meeting.host.origin  # torch.LongTensor(index)
+            met = f"{meeting.what} takes what is on the host, and `{there}` is on {where(meeting.there.place)}"
+            if not is_refused:
+                met = f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}"
             self.report(
                 meeting.node,
-                f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}",
-                notes=[self.note(meeting.host.origin, f"{how} here")],
+                met,
+                notes=[self.note(meeting.host.origin, f"{how} here")] if not is_refused else [],
                 fix=self._fix(meeting),
                 tentative=not is_shown(self, meeting) or self._may_move_between(meeting),
             )
@@ -172,7 +177,8 @@ class MixedDevices(Rule):
             return "it is moved there" if here and meeting.there.place.is_there else None
         if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
             return None  # torch.FloatTensor(shape, device=x.device): invalid-device-argument
-        return "it is made" if self.flow.name_of(origin) in table.HOST_FACTORIES else None
+        name = self.flow.name_of(origin)  # torch.from_numpy(rows), torch.distributions.Normal(0, 1)
+        return "it is made" if name in table.HOST_FACTORIES or name in table.DISTRIBUTIONS else None
 
     def _may_move_between(self, meeting: Meeting) -> bool:
         """``self.net = resnet18()`` in the constructor: others may move it before a method calls it."""
@@ -192,6 +198,8 @@ class MixedDevices(Rule):
 
     def _fix(self, meeting: Meeting) -> Fix | None:
         if meeting.host.kind == MODULE or not isinstance(meeting.host_node, cst.Name | cst.Attribute | cst.Call):
+            return None
+        if meeting.node is meeting.host.origin:
             return None
         device = device_expression(self.flow, meeting.node, meeting.there_node, meeting.there)
         if device is None or self.enclosing(meeting.host_node, cst.AssignTarget) is not None:

@@ -26,9 +26,9 @@ class TensorWithoutDevice(Rule):
     ## What it does
     Reports a factory call (`torch.zeros`, `torch.arange`, `torch.tensor`, ...) without `device=` whose
     result comes together with a tensor on an accelerator: as operands, in `torch.cat` or `torch.where`,
-    as the argument of a layer that lives there, or as a tensor indexed by one that does. Reports, too, one that a
-    function returns where other paths return what follows its input, or that stays in a list of such, and one that is
-    made anew because it was not on the right device.
+    as the argument of a layer that lives there, as a tensor indexed by one that does, or as what is put into one at
+    indices. Reports, too, one that a function returns where other paths return what follows its input, that stays in a
+    list of such or is filled from such, and one that is made anew because it was not on the right device.
 
     ## Why is this bad
     Factories make their tensor on the default device, which is the host. As soon as the model is moved,
@@ -82,8 +82,10 @@ class TensorWithoutDevice(Rule):
     tensors goes where they are (`torch.sparse_coo_tensor(indices, values)`, `torch.linspace(0, high, 5)`). Silent,
     too, for the modules of tests and of scripts that never speak of a device, below a flag that is off in every
     call of the file, and where what was made meets others on the host as well. A tensor that a function was handed
-    counts as being on a device where the file has to do with devices, is not about data or tests, and no call in it
-    hands over what is on the host; in a function that a decorator takes and nobody calls, where that speaks of devices.
+    counts as being on a device where the file has to do with devices, or its annotation says that it is one and the
+    file knows no numpy; the file is not about tests, nor about data, unless it makes other things where its input is;
+    and no call in it hands over what is on the host; in a function that a decorator takes and nobody calls, where that
+    speaks of devices.
 
     By default only what is plain is told. The other side is the module's own, is on a device that the code names, or
     was handed to `forward` or a training step. The tensor gets there on a straight path: no branch, turn of a loop or
@@ -96,7 +98,8 @@ class TensorWithoutDevice(Rule):
     may read it on the host. So is what a method that no step calls puts in the place of a buffer, since the module may
     be moved afterwards; and what is found in files that export models, in tests that do not move what they run, below a
     flag of the function or the constructor that is off by default (`False`, `0`, `None`), and where the device is an
-    argument (`device=None`) that no call in the file gives.
+    argument (`device=None`) that no call in the file gives. So is what processes gather with accelerate, which does
+    nothing where there is one.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -153,7 +156,7 @@ class TensorWithoutDevice(Rule):
     @cached_property
     def _on_one_path(self) -> set[cst.Call]:
         """The factories whose results take the place of something else under a test: ``if wide: steps = wider``."""
-        made = {value.or_host[0].origin for value in self.flow.values.values() if value.or_host is not None}
+        made = {value.or_host.value.origin for value in self.flow.values.values() if value.or_host is not None}
         return {call for call in made if isinstance(call, cst.Call) and self._is_meant(call)}
 
     def _stays_behind(self, factory: cst.Call, function: Function | None, meeting: Meeting) -> bool:
@@ -307,7 +310,7 @@ class TensorWithoutDevice(Rule):
 
     def _report_returned(self, factory: cst.Call, meeting: Meeting) -> None:
         there = short(self.code(meeting.there_node))
-        done = "is set" if meeting.what == "a list" else "is returned"
+        done = {"a list": "is set", "a copy": "is filled from what is"}.get(meeting.what, "is returned")
         self.report(
             factory,
             f"what `{self.flow.name_of(factory)}` makes here stays on the host, and `{there}` {done} on "

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Methods of arrays, and functions of numpy, whose result is the same memory as the first argument.
 VIEWS = frozenset("reshape ravel transpose swapaxes squeeze view asarray asanyarray expand_dims".split())
 
+#: Give an array with a dimension at least.
+_SIZED = frozenset("arange linspace stack vstack hstack concatenate broadcast_to eye identity tile repeat".split())
+
 #: Read no values: they look at the shape, call the tensor's own method or its ``__getitem__``, or take sizes, for which
 #: the host waits.
 HARMLESS = frozenset(
@@ -60,7 +63,11 @@ def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     first = args.value(0)
     if rest in ("squeeze", "swapaxes", "real") and first is not None and first.holds_tensors:
         return first.but(zero=None, grad=False, obj=None)
-    return Value(ARRAY, HOST, first.origin) if rest in VIEWS and first is not None else NUMPY_ARRAY
+    if rest in VIEWS and first is not None:
+        return Value(ARRAY, HOST, first.origin, zero=first.zero)
+    # np.array([1, 2]), np.arange(n); np.array(x) of what is not known may be a single number
+    sized = rest in _SIZED or (rest == "array" and first is not None and first.kind in (LIST, TUPLE))
+    return Value(ARRAY, HOST, zero=False) if sized else NUMPY_ARRAY
 
 
 def library_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value | None:

@@ -8,7 +8,7 @@ from devlint.flow import arrays, elsewhere, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.frame import Frame
 from devlint.flow.names import dotted
-from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
+from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE, Place
 from devlint.flow.scope import Class
 from devlint.flow.value import (
     ANY_DTYPE,
@@ -21,6 +21,7 @@ from devlint.flow.value import (
     GENERATOR,
     HOST_DATA,
     INSTANCE,
+    LIST,
     MODULE,
     NAME,
     OBJECT,
@@ -113,6 +114,10 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
         return Value(DEVICE, base.place, base.origin, ref=OBJECT)
     if kind == ARRAY:
         return base if attr == "T" else HOST_DATA
+    if attr == "saved_tensors" and kind == UNKNOWN_KIND and frame.of_autograd:
+        assert frame.function is not None
+        param = frame.function.positional[0]  # def backward(ctx, grad): x, weight = ctx.saved_tensors
+        return Value(LIST, items=tensor(Place("param", param.name.value, frame.id), param, zero=False))
     return _unknown_attribute(frame, node, attr)
 
 

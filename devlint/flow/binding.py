@@ -113,10 +113,13 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
             # torch moves the indices of what is written, host[on_gpu] = 0, and refuses values that are elsewhere
             if index.kind == TENSOR and index.zero is False and type(statement) is cst.Assign:
                 frame.meet_index(target, (target.value, base), (statement.value, value))
+                frame.meet_put(target, (target.value, base), (statement.value, value))
         elif type(item.slice) is cst.Slice:
             for bound in (item.slice.lower, item.slice.upper, item.slice.step):
                 if bound is not None:
                     expressions.evaluate(frame, bound)
+    if base.kind == TENSOR:
+        frame.copies_into(target, base, value)
     container = frame.key(target.value)
     key = frame.key(target)
     if base.kind == DICT and container is not None:

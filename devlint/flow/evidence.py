@@ -87,6 +87,10 @@ def read(function: Function, imports: dict[str, str]) -> None:
             for arg in node.args:
                 if type(arg.value) is cst.Name:
                     function.passed.add(arg.value.value)
+                elif arg.keyword is not None and arg.keyword.value == "dtype" and _is_torchs(func, imports):
+                    of, _, attr = dotted(arg.value).rpartition(".")  # torch.zeros(n, dtype=x.dtype)
+                    if attr == "dtype" and of:
+                        function.called_with.add(of)
             if node.args and not node.args[0].star:
                 first = node.args[0].value
                 if len(node.args) == 3 and dotted(func) == "setattr" and dotted(first) == "self":
@@ -125,6 +129,7 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 _attributes_set(node.target, function.stores)
         elif type(node) is cst.For or type(node) is cst.CompFor:
             target_names(node.target, assigned)
+            _note_rows(function, node)
         elif type(node) is cst.Global or type(node) is cst.Nonlocal:
             function.globals |= {item.name.value for item in node.names}
         elif type(node) is cst.Param:
@@ -149,16 +154,34 @@ def read(function: Function, imports: dict[str, str]) -> None:
 
 def _note_converted(function: Function, node: cst.Assign) -> None:
     """``x = torch.tensor(x).to(device)``: what is done with ``x`` after that says nothing of what was handed in."""
-    made = node.value
+    for assigned in node.targets:
+        target = assigned.target
+        if type(target) is cst.Tuple and type(node.value) is cst.Tuple:
+            for each, made in zip(target.elements, node.value.elements, strict=False):  # x, y = tensor(x), tensor(y)
+                _note_if_converted(function, each.value, made.value)
+        else:
+            _note_if_converted(function, target, node.value)
+
+
+def _note_if_converted(function: Function, target: cst.BaseExpression, made: cst.BaseExpression) -> None:
     while type(made) is cst.Call and type(made.func) is cst.Attribute and type(made.func.value) is cst.Call:
         made = made.func.value
     if type(made) is not cst.Call or not made.args or type(made.args[0].value) is not cst.Name:
         return
     name = made.args[0].value.value
-    if dotted(made.func).rpartition(".")[2] in _FROM_DATA and any(
-        type(target.target) is cst.Name and target.target.value == name for target in node.targets
-    ):
+    if dotted(made.func).rpartition(".")[2] in _FROM_DATA and type(target) is cst.Name and target.value == name:
         function.converted.add(name)
+
+
+def _note_rows(function: Function, node: cst.For | cst.CompFor) -> None:
+    """``for row in rows:``, ``for i, row in enumerate(rows):``."""
+    iterated: cst.BaseExpression = node.iter
+    target: cst.BaseExpression = node.target
+    if type(iterated) is cst.Call and dotted(iterated.func) == "enumerate" and iterated.args:
+        iterated = iterated.args[0].value
+        target = target.elements[-1].value if type(target) is cst.Tuple else target
+    if type(iterated) is cst.Name and type(target) is cst.Name:
+        function.rows.setdefault(iterated.value, set()).add(target.value)
 
 
 def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
@@ -170,6 +193,11 @@ def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
             _attributes_set(item.value, into)
     elif type(target) is cst.Subscript:
         _attributes_set(target.value, into)
+
+
+def _is_torchs(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
+    head, _, rest = dotted(func).partition(".")
+    return bool(rest) and imports.get(head, head).partition(".")[0] == "torch"
 
 
 def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:

@@ -33,6 +33,7 @@ from devlint.flow.value import (
     Value,
     any_of,
     branched,
+    carried,
     element,
     join,
     one_of,
@@ -150,7 +151,8 @@ def _index_tensor(frame: Frame, node: cst.Subscript, base: Value, indices: list[
     pinned = base.pinned
     if any(index.kind not in (DATA, NONE) for _, index in indices):
         pinned = False if base.pinned is False else None  # x[mask], x[rows] copy; x[i] may
-    return base.but(zero=zero, grad=False, obj=None, pinned=pinned, ref=base.ref if base.ref == "mask" else None)
+    part = base.but(zero=zero, grad=False, obj=None, pinned=pinned, ref=base.ref if base.ref == "mask" else None)
+    return carried(part, base) if zero is False else part
 
 
 def _integer(node: cst.BaseExpression) -> int | None:
@@ -277,6 +279,8 @@ def operate(
         if type(node) is cst.AugAssign and left.ref == "non-leaf":
             ref, tracked = left.ref, left.tracked  # `w -= lr * w.grad` is the same tensor still
         result = tensor(place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned, tracked=tracked)
+        if DATA in (a, b) or NAME in (a, b):
+            result = carried(result, chosen)
         return result if TENSOR in (a, b) or (a in tensors and b in tensors) else _as_opaque(result, chosen)
     if a == DICT and b == DICT and operator in (cst.BitOr, cst.BitOrAssign):
         return updated(left, right)
@@ -340,7 +344,7 @@ def _unary(frame: Frame, node: cst.UnaryOperation) -> Value:
         frame.truth_tested(node.expression, value)
         return HOST_DATA
     if value.holds_tensors:
-        return value.but(grad=False, obj=None)
+        return carried(value.but(grad=False, obj=None), value)
     return HOST_DATA if value.kind == DATA else NUMPY_ARRAY if value.kind == ARRAY else UNKNOWN
 
 
@@ -393,6 +397,8 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
                 result = tensor(
                     chosen.place, chosen.origin, zero=zero, ref=ref, attr=attr, pinned=pinned, tracked=False
                 )
+                if DATA in (left.kind, right.kind) or NAME in (left.kind, right.kind):
+                    result = carried(result, chosen)
                 if TENSOR not in (left.kind, right.kind) and not (left.holds_tensors and right.holds_tensors):
                     result = _as_opaque(result, chosen)
         elif UNKNOWN_KIND in (left.kind, right.kind):

@@ -129,6 +129,7 @@ class Frame:
         self.captured: Env = {}  # what it read from around it, as that was then
         self.tries: list[list[Env | None]] = []  # for each try around: the variables as a handler may find them
         self.iterated: list[str | None] = []  # paths of the containers that the loops around go through
+        self.filled: dict[cst.CSTNode | None, tuple[cst.Subscript, Value]] = {}  # by what made it on the host
         self.rewritten: Env = {}  # containers a loop over their own keys has given new elements
 
     # names --------------------------------------------------------------------------------------
@@ -217,6 +218,14 @@ class Frame:
         if self.role in (CONSTRUCTOR, HOST_SIDE):
             return UNKNOWN_PLACE
         return Place("param", "self", cls.scope)
+
+    @property
+    def of_autograd(self) -> bool:
+        """Whether this is the ``forward`` or ``backward`` of a ``torch.autograd.Function``, and takes its context."""
+        function = self.function
+        if function is None or function.cls is None or not function.is_static or not function.positional:
+            return False
+        return any("torch.autograd.Function" in cls.bases for cls in function.cls.lineage)
 
     def symbol(self, name: str) -> Place:
         """The place that a device called ``name`` stands for here."""
@@ -324,7 +333,7 @@ class Frame:
             else:
                 zero = zero or operand
         if host is None and either is not None and either is not given and (there is not None or given is not None):
-            value, test = either[1].or_host  # type: ignore[misc]
+            value, test, _ = either[1].or_host  # type: ignore[misc]
             # if self.offload: grad = grad.cpu()   the same flag says where the other is
             if value.origin not in self.facts.moves and not hypothesis.decides(self, test, node):
                 host = (either[0], value)
@@ -388,8 +397,13 @@ class Frame:
                 for side in (node.body, node.orelse):
                     self.gives_back(side, self.values.get(side, UNKNOWN))
             return
+        if value.or_host is not None:
+            self._gives_back_either(node, *value.or_host)
         if value.kind != TENSOR and (value.kind != THING or value.ref == "moved"):
             return
+        if value.kind == TENSOR and value.place.is_host and value.origin in self.filled:
+            target, filled = self.filled[value.origin]
+            self.facts.given_back.setdefault((node, target), Meeting(target, "a copy", node, value, target, filled))
         if value.kind == THING and self.values.get(value.origin, UNKNOWN).kind == THING:  # type: ignore[arg-type]
             return  # return state.mask   part of a structure handed in, which may be on the host as well
         for other_node, other, env in self.given_back:
@@ -408,6 +422,14 @@ class Frame:
                     self.facts.given_back.setdefault((host[0], there[0]), Meeting(host[0], "a result", *host, *there))
         self.given_back.append((node, value, self.env))
 
+    def _gives_back_either(self, node: cst.BaseExpression, made: Value, test: cst.CSTNode, other: Value) -> None:
+        """``if loss > 1: loss = torch.tensor([1.0])``, and then ``return loss``."""
+        asked = self.scope.source.code(test)
+        # if rows is None: rows = torch.zeros(3)   has no rows to follow
+        chosen = hypothesis.asks_for_device(asked) or f"{other.place.name} is None" in asked
+        if self._is_handed(other) and not chosen and not self.dead:
+            self.facts.given_back.setdefault((node, node), Meeting(node, "a result", node, made, node, other))
+
     def fills(self, target: cst.Subscript, old: Value, new: Value) -> None:
         """``found = [torch.zeros(0, 6)] * n; found[i] = x[keep]``: elements that are left as they are stay behind."""
         made = old.origin
@@ -416,6 +438,16 @@ class Frame:
         if old.place.is_host and old.attr is None and (new.place.is_there or new.place.kind == "param"):
             meeting = Meeting(target, "a list", made, old, target, new)
             self.facts.given_back.setdefault((made, target), meeting)
+
+    def _is_handed(self, value: Value) -> bool:
+        return value.kind in (TENSOR, THING) and (value.place.is_there or value.place.kind == "param")
+
+    def copies_into(self, target: cst.Subscript, into: Value, value: Value) -> None:
+        """``padded = torch.zeros(x.shape + (2,)); padded[..., 0] = x``: what follows the input stays on the host."""
+        if self.dead or into.attr is not None or not into.place.is_host or not self._is_handed(value):
+            return
+        if isinstance(into.origin, cst.Call):
+            self.filled.setdefault(into.origin, (target, value))
 
     def meet_index(self, node: cst.CSTNode, base: Operand, index: Operand) -> None:
         """Device tensors may be indexed by host indices, not the other way round."""
@@ -426,6 +458,15 @@ class Frame:
                 self.met(node, "indexing", base, index)
             elif index[1].place.kind == "param":
                 self.assume(node, "indexing", base, index)
+
+    def meet_put(self, node: cst.CSTNode, base: Operand, put: Operand) -> None:
+        """``ranks[order] = torch.arange(n)``: torch moves a single number there, and nothing else."""
+        if base[1].kind != TENSOR or put[1].kind != TENSOR or put[1].zero is not False or not put[1].place.is_host:
+            return
+        if base[1].place.is_there:
+            self.met(node, "an assignment", put, base)
+        elif base[1].place.kind == "param":
+            self.assume(node, "an assignment", put, base)
 
     def constrain(self, a: Operand, b: Operand) -> None:
         """Two values must be at one place; a caller that knows both may see that they are not."""

@@ -20,12 +20,13 @@ from devlint.flow import (
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand, is_false, is_true
 from devlint.flow.frame import Frame
-from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE
 from devlint.flow.scope import Class
 from devlint.flow.value import (
     ARRAY,
     CLASS,
     DATA,
+    DEVICE,
     DICT,
     GENERATOR,
     HOST_DATA,
@@ -114,9 +115,19 @@ def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str
         holder = (frame.key(func.value) or "").rpartition(".")[2]
         if "accelerator" in holder or holder == "fabric":
             return loaders.prepared(frame, func, args)
+    if "accelerator" in (frame.key(func.value) or "").rpartition(".")[2]:
+        _gather(frame, node, name, args)
     if name == "backward" and isinstance(func.value, cst.Name) and frame.env is not None:
         return NOTHING
     return calls.unknown_call(frame, node, args)
+
+
+def _gather(frame: Frame, node: cst.Call, name: str, args: Args) -> None:
+    """``accelerator.gather(torch.tensor(n))``: the processes exchange what is on their devices."""
+    if name in ("gather", "gather_for_metrics", "reduce") and args.positional:
+        operand, value = args.positional[0]
+        if value.kind == TENSOR and value.place.is_host:
+            frame.met(node, f"`{name}` of accelerate", (operand, value), (node.func, Value(DEVICE, SOMEWHERE)))
 
 
 def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
@@ -125,14 +136,25 @@ def _known_instance_method(frame: Frame, node: cst.Call, receiver: Value, name: 
     if receiver.text == "accelerator" and isinstance(node.func, cst.Attribute):
         if name == "prepare":
             return loaders.prepared(frame, node.func, args)
+        _gather(frame, node, name, args)
         return outside.accelerator_method(name, args)
     if receiver.text == "pipeline" and name in table.MOVES:
         return receiver
     if receiver.text == "distribution" and name in _OF_DISTRIBUTIONS:
         if name in ("log_prob", "cdf", "icdf"):
             frame.meet(node, [(node.func, tensor(receiver.place, receiver.origin)), *args.positional], f"`{name}`")
+        if name in ("sample", "rsample") and receiver.place.is_host and _has_dimensions(node):
+            return tensor(receiver.place, receiver.origin, zero=False)
         return tensor(receiver.place, node)
     return UNKNOWN
+
+
+def _has_dimensions(node: cst.Call) -> bool:
+    """``sample((3,))``, ``sample(x.shape)``, not ``sample()`` and ``sample(())``, which may give a number."""
+    size = node.args[0].value if node.args else None
+    if isinstance(size, cst.Tuple | cst.List):
+        return bool(size.elements)
+    return isinstance(size, cst.Attribute | cst.BinaryOperation) or (isinstance(size, cst.Call) and bool(size.args))
 
 
 _OF_DISTRIBUTIONS = frozenset("sample rsample mean log_prob entropy cdf icdf".split())
@@ -288,9 +310,9 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
         return receiver
     result = operations.result_of(frame, node, operation, chosen, args, 0, operands)
     if name in ("view", "reshape") and result.zero is None and operations.gives_sizes(args):
-        result = result.but(zero=False)
+        result = result.but(zero=False, or_host=result.or_host)
     if result.kind == TENSOR and operation.operands == "first":
-        result = result.but(ref=receiver.ref if receiver.ref == "mask" else None)
+        result = result.but(ref=receiver.ref if receiver.ref == "mask" else None, or_host=result.or_host)
     return result
 
 

@@ -20,6 +20,7 @@ from devlint.flow.value import (
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    carried,
     element,
     tensor,
 )
@@ -118,7 +119,8 @@ def result_of(
         if operation.reduces == "no_dim" and zero:
             return value
         return Value(THING, place, chosen.origin, zero=zero, tracked=tracked)
-    return value
+    # mask.float().sum(1); a sum over all of them is a number, which mixes with anything
+    return carried(value, chosen) if len(ranks) == 1 and zero is not True else value
 
 
 def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None) -> bool | None:

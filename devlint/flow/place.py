@@ -48,6 +48,8 @@ META = Place("meta")
 UNKNOWN_PLACE = Place("unknown")
 #: *There*, on a device that has no one name.
 SOMEWHERE = Place("device")
+#: Wherever what a function was handed is, or on a device: ``sizes = torch.full((n,), 9, device=x.device)`` on one path.
+HANDED = Place("param")
 
 
 def from_string(text: str) -> Place:
@@ -86,4 +88,7 @@ def join(a: Place, b: Place) -> Place:
         return a
     if a.is_there and b.is_there and relation(a, b) != DIFFERENT:
         return SOMEWHERE
+    # one of two that the function was handed, or one of those and what is there
+    if {a.kind, b.kind} <= {"param", "device", "fixed"} and relation(a, b) != DIFFERENT:
+        return HANDED
     return UNKNOWN_PLACE

@@ -41,6 +41,8 @@ _STEPS = frozenset(
 _HOST_CLASS = re.compile(
     r"(Dataset|Collat|Transform(?!er)|Augment|Tokeniz|DataModule|Reader|Sampler$|LoadImages|LoadStreams)"
 )
+#: Methods of modules, and of the transforms of distributions.
+_COMPUTES = frozenset({"forward", "log_abs_det_jacobian"})
 _HOST_FUNCTION = re.compile(r"(collate|worker_init|_transform(?!er)|preprocess|tokenize|load_data|augment)")
 _DEVICE_FUNCTION = re.compile(r"(^|_)(loss|criterion|penalty|train_step|training_step|train_one_epoch)(_|$)")
 _TENSOR_ATTRIBUTES = frozenset({"requires_grad", "grad", "is_cuda"})
@@ -101,6 +103,7 @@ class Function:
         self.moves: set[str] = set()  # attributes of self that it calls .to() or the like on
         self.moves_something = False  # calls .to() or the like on anything
         self.passed: set[str] = set()  # names handed to calls
+        self.rows: dict[str, set[str]] = {}  # names that loops go through, and what they call each element
         self.items_set: set[str] = set()  # names of which items are set
         self.hints: dict[str, str] = {}  # parameters that callers hand tensors to: "there", "elsewhere"
         self.handed_host: set[str] = set()  # parameters that some caller hands tensors on the host to
@@ -155,6 +158,12 @@ class Function:
         # image.size, net.dim: a tensor has methods of these names, and who forgets to call one calls others
         if (attributes - methods) & _SIZE_METHODS and not self.is_tensor_by_methods(name):
             return False
+        if "device" in attributes and attributes & _OF_ARRAYS:
+            return True  # an array has no device, a module no shape
+        if "[,]" in attributes and any(
+            "device" in self.attributes.get(each, _NO_NAMES) for each in self.rows.get(name, ())
+        ):
+            return True
         return name in self.called_with or bool(attributes & _TENSOR_ATTRIBUTES or methods & _TENSOR_METHODS)
 
     def is_tensor_by_methods(self, name: str) -> bool:
@@ -176,6 +185,7 @@ class Function:
 
 
 _NO_NAMES: set[str] = set()
+_OF_ARRAYS = frozenset("[,] shape ndim T".split())
 _SIZES = frozenset("[,] size shape ndim dim numel reshape view".split())
 
 #: Decorators that leave what the function does and gives.
@@ -550,7 +560,11 @@ def _is_of_host(cls: Class | None) -> bool:
     """Data sets and the like, whose methods run before anything is moved."""
     if cls is None:
         return False
-    return any(c.is_dataset for c in cls.lineage) or (_HOST_CLASS.search(cls.name) is not None and not cls.is_module)
+    if any(c.is_dataset for c in cls.lineage):
+        return True
+    # class AugmentedBound(Bound): def forward(self, x): ...   of a base that is not seen
+    computes = any(c.methods.keys() & _COMPUTES for c in cls.lineage)
+    return _HOST_CLASS.search(cls.name) is not None and not cls.is_module and not computes
 
 
 def _makes_layers(cls: Class) -> bool:

@@ -111,7 +111,10 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return HOST_DATA if tail != "get_default_dtype" else ANY_DTYPE
     if name.startswith("torch.distributions.") and name in table.DISTRIBUTIONS:
         chosen = frame.meet(node, args.all, "a distribution")
-        return Value(INSTANCE, chosen.place if chosen is not None else UNKNOWN_PLACE, node, text="distribution")
+        numbers = bool(args.all) and not args.starred and all(type(each) in _NUMBERS for each, _ in args.all)
+        # Uniform(0, 1.0), which draws on the host
+        place = chosen.place if chosen is not None else frame.default_place() if numbers else UNKNOWN_PLACE
+        return Value(INSTANCE, place, node, text="distribution")
     if name in ("torch.nn.parallel.DataParallel", "torch.nn.DataParallel") or tail in (
         "DistributedDataParallel",
         "FullyShardedDataParallel",
@@ -135,4 +138,5 @@ def _reach(frame: Frame, node: cst.Call, tail: str, operand: Operand) -> None:
 
 
 _COLLECTIVES = frozenset("all_reduce broadcast reduce all_gather_into_tensor reduce_scatter_tensor".split())
+_NUMBERS = frozenset({cst.Integer, cst.Float, cst.UnaryOperation})
 _DTYPE_FUNCTIONS = frozenset({"Size", "finfo", "iinfo", "is_tensor"})

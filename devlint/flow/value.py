@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
+from devlint.flow.place import HANDED, HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.place import join as join_places
 
 # kinds
@@ -55,6 +55,14 @@ class Built(NamedTuple):
     moved: cst.Call | None = None
 
 
+class OrHost(NamedTuple):
+    """What is on the host on one side of an ``if``: the ``value`` there, the ``test``, and what it is on the other."""
+
+    value: Value
+    test: cst.CSTNode
+    other: Value
+
+
 _SLOTS = (
     "kind",
     "place",
@@ -90,8 +98,8 @@ class Value:
     anything that names one; ``ref`` of a tensor or a thing says what it is, where that matters (``parameter``,
     ``buffer``, ``non-leaf`` for a moved parameter, ``mask``, ``moved``, ``output``, ``dataset``, ``encoding``, the
     loader of a batch). ``items`` of an optimizer are its :class:`Built`, of an
-    object the devices that it was told, by attribute. ``or_host``: the tensor on the host that it is
-    instead on one side of an ``if``, and the test of that. ``weight`` counts the values inside.
+    object the devices that it was told, by attribute. ``or_host``: that it is a tensor on the host on one
+    side of an ``if``. ``weight`` counts the values inside.
     """
 
     __slots__ = _SLOTS
@@ -117,7 +125,7 @@ class Value:
         self.pinned, self.grad, self.zero = pinned, grad, zero
         self.items, self.ref, self.obj, self.attr, self.text = items, ref, obj, attr, text
         self.holds, self.tracked = holds, tracked
-        self.or_host: tuple[Value, cst.CSTNode] | None = None
+        self.or_host: OrHost | None = None
         self.weight = 1
         if kind in _CONTAINERS and items:
             self._weigh()
@@ -271,12 +279,22 @@ def branched(a: Value, b: Value, test: cst.CSTNode) -> Value:
     if joined.kind == DEVICE and a.place.is_host != b.place.is_host and joined.place.name and not _asks_for_one(test):
         return joined.but(place=SOMEWHERE)  # target = device if fits else torch.device("cpu"): surely neither
     if joined.kind in (TENSOR, THING, UNKNOWN_KIND) and not joined.place.is_host:
-        for side in (a, b):
-            if side.kind == TENSOR and side.place.is_host and side.zero is False and side.attr is None:
-                return joined.but(or_host=(side, test))
+        for side, other in ((a, b), (b, a)):
             if side.or_host is not None:
-                return joined.but(or_host=side.or_host)
+                return joined.but(or_host=side.or_host)  # the first of several tests speaks
+            if side.kind == TENSOR and side.place.is_host and side.zero is False and side.attr is None:
+                return joined.but(or_host=other.or_host or OrHost(side, test, other))
     return joined
+
+
+def carried(result: Value, operand: Value) -> Value:
+    """What is made of ``operand`` alone: on the host on one side of an ``if``, where that is."""
+    if operand.or_host is None or result.kind != TENSOR or result.place.is_host:
+        return result
+    host, test, other = operand.or_host
+    zero = result.zero if result.zero is not None else host.zero
+    made = result.but(place=host.place, origin=host.origin, zero=zero)
+    return result.but(or_host=OrHost(made, test, result.but(place=other.place, origin=other.origin)))
 
 
 def _is_device_or_host(device: Value, host: Value, test: cst.CSTNode) -> bool:
@@ -438,6 +456,8 @@ def substitute(value: Value, places: dict[tuple[str, int], Place]) -> Value:
         return value
     if kind == INSTANCE and value.items:
         return value.but(items={attr: places.get((at.name, at.scope), at) for attr, at in value.items.items()})
+    if value.place == HANDED:
+        return value.but(place=UNKNOWN_PLACE)  # of one call or another
     place = places.get((value.place.name, value.place.scope))
     name = value.place.name
     if place is None and name.startswith("self.") and name.endswith(".device"):
