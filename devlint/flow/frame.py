@@ -427,7 +427,8 @@ class Frame:
         asked = self.scope.source.code(test)
         # if rows is None: rows = torch.zeros(3)   has no rows to follow
         chosen = hypothesis.asks_for_device(asked) or f"{other.place.name} is None" in asked
-        if self._is_handed(other) and not chosen and not self.dead:
+        moved = other.origin in self.facts.moves  # if device is not None: rows = rows.to(device)
+        if self._is_handed(other) and not chosen and not moved and not self.dead:
             self.facts.given_back.setdefault((node, node), Meeting(node, "a result", node, made, node, other))
 
     def fills(self, target: cst.Subscript, old: Value, new: Value) -> None:
