@@ -23,9 +23,9 @@ class MixedDevices(Rule):
     `torch.where`, as an index. It is there because it was moved there (`.cpu()`), made by a function that takes no
     `device=` (`torch.from_numpy`, `torch.Tensor(...)`) or drawn from a distribution of numbers
     (`Normal(0, 1).sample(x.shape)`), perhaps on one side of an `if` only. Reports also a module that a function builds
-    and, without moving it, calls on the tensors handed to it, what is on a device where a type of the host is to take it
-    (`torch.LongTensor(index)`), and a part of a batch, or of what a tokenizer gave, that meets what is on a device, where
-    another part of the same batch is moved: `criterion(net(x.to(device)), y)`.
+    and, without moving it, calls on the tensors handed to it; what is on a device where a type of the host is to take
+    it (`torch.LongTensor(index)`); and a part of a batch, or of what a tokenizer gave, that meets what is on a device,
+    where another part of the same batch is moved: `criterion(net(x.to(device)), y)`.
 
     Reports also a layer that is put into a module which has been moved before, and is called afterwards.
 
