@@ -14,6 +14,7 @@ from devlint.flow.names import dotted, imported, target_names
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DEVICE, NAME, UNKNOWN_KIND
 from devlint.rule import Rule
+from devlint.rules._meetings import calls_of
 from devlint.rules._places import bound_before
 from devlint.testcode import is_test_file
 
@@ -27,6 +28,12 @@ _AVAILABLE_ONLY = re.compile(r"\s*(torch|th)\.cuda\.is_available\(\)\s*")
 _BY_AVAILABILITY = re.compile(
     r"""(torch\.device\(\s*)?\(?['"]cuda(:0)?['"]\s+if\s+[\w.]+is_available\(\)\s+else\s+['"]cpu['"]\)?\s*\)?"""
 )
+_BY_FLAG = re.compile(r"""(?:torch\.device\(\s*)?\(?['"]cuda(?::0)?['"]\s+if\s+(\w+)\s+else\s+['"]cpu['"]\)?\s*\)?""")
+#: `args.cuda`, `self.use_gpu`, `torch.cuda.is_available()`, and their like alone.
+_FLAG = re.compile(r"(\w+\.)*(use_|has_|with_|on_|is_)?(cuda|gpu)(_available)?(\.is_available\(\))?", re.IGNORECASE)
+_OF_VARIABLE_INDEX = re.compile(r"""[fF]["']cuda:\{""")
+_MOVES = frozenset({"cuda", "to"})
+_SETS_CURRENT = re.compile(r"set_device|cuda\.device\(|VISIBLE_DEVICES")
 #: Packages that run on CUDA only.
 _NEED_CUDA = frozenset("triton apex flash_attn transformer_engine msamp cupy numba pycuda pynvml tensorrt".split())
 _NAMED_FOR_CUDA = re.compile(r"cuda|gpu|nccl|triton", re.IGNORECASE)
@@ -43,6 +50,16 @@ class Chosen:
     is_default: bool
     owner: str  # "parameter", "function", "class", "file" or "elsewhere"
     is_handed_in: bool = True  # not where a tensor or module made here tells it
+
+
+@dataclass(frozen=True)
+class Implied:
+    """The device that nothing chooses by name, and that something has to be on all the same: ``why`` says so after what
+    it was put on, ``node`` shows it, and ``code`` names it where it has a name."""
+
+    why: str
+    node: cst.CSTNode
+    code: str | None = None
 
 
 class Surroundings:
@@ -135,12 +152,17 @@ class Surroundings:
     @cached_property
     def demands_cuda(self) -> bool:
         """Whether the file says that it is for CUDA: by its name, by an exit, or by what it sets up or imports."""
-        name = self.source.path.replace("\\", "/").rpartition("/")[2]
-        if _NAMED_FOR_CUDA.search(name):
-            return True  # accelerators/cuda.py
         # what a process does for all of its work
         if any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device")):
             return True
+        return self.is_set_up_for_cuda
+
+    @cached_property
+    def is_set_up_for_cuda(self) -> bool:
+        """The same, but for the current device that it sets: that may be told it, and be told the CPU."""
+        name = self.source.path.replace("\\", "/").rpartition("/")[2]
+        if _NAMED_FOR_CUDA.search(name):
+            return True  # accelerators/cuda.py
         for call in self.flow.calls("torch.distributed.init_process_group"):
             backend = any(isinstance(arg.value, cst.SimpleString) and "nccl" in arg.value.value for arg in call.args)
             if backend and self.guard(call) is None:
@@ -237,6 +259,73 @@ class Surroundings:
         names = _names(call)
         return self._anywhere if names & (params - {"self", "cls"}) else None
 
+    def implied(self, call: cst.Call) -> Implied | None:
+        """The device that what ``call`` puts on CUDA has to be on, where no name tells it."""
+        function = self.function(call)
+        if function is None:
+            return None
+        return self.followed(call) or self._of_number(function) or self._of_flag(function)
+
+    def followed(self, call: cst.Call) -> Implied | None:
+        """What ``call`` puts on CUDA has to be where something else is that others place."""
+        function = self.function(call)
+        if function is None:
+            return None
+        return self._of_operand(call, function) or self._of_module(call, function)
+
+    def _of_operand(self, call: cst.Call, function: Function) -> Implied | None:
+        """``mask = torch.ones(4).cuda(); return x + mask``: ``x`` is wherever the caller has it."""
+        meeting = self.flow.facts.beside.get(call)
+        name = meeting.there.place.name.partition(".")[0] if meeting is not None else ""
+        if meeting is None or name not in function.param_names:
+            return None
+        param = next((each for each in function.params if each.name.value == name), None)
+        if param is None or not self.flow.value(param).is_tensor:
+            return None  # net(batch["x"].cuda()): a program that runs its own model may be for CUDA
+        said = f"though it meets `{name}`, which is wherever the caller has it"
+        return Implied(said, meeting.node, f"{name}.device")
+
+    def _of_number(self, function: Function) -> Implied | None:
+        """``net.to(f"cuda:{config.gpu}")`` at another place of the class: that need not be the current one."""
+        if function.cls is None or _SETS_CURRENT.search(self.source.text):
+            return None
+        for text in self.source.nodes_of(cst.FormattedString):
+            other = self.function(text)
+            if other is not None and other.cls is function.cls and _OF_VARIABLE_INDEX.match(self.rule.code(text)):
+                return Implied(f"while `{function.cls.name}` works on `{self.rule.code(text)}`", text)
+        return None
+
+    def _of_flag(self, function: Function) -> Implied | None:
+        """``if args.cuda: net.cuda()`` at one place of a class, or of the functions of a file: it may be off."""
+        test = self._flags.get(function.cls)
+        calls = calls_of(self.rule, function)
+        if test is None or (calls and all(self.guard(call) is not None for call in calls)):
+            return None  # if args.cuda: upload(net)
+        return Implied(f"though elsewhere it is asked for `{self.rule.code(test)}` first", test)
+
+    @cached_property
+    def _flags(self) -> dict[Class | None, cst.BaseExpression]:
+        """By class, or for all functions outside of one, a flag under which something is moved to CUDA."""
+        found: dict[Class | None, cst.BaseExpression] = {}
+        for call in self.source.nodes_of(cst.Call):
+            if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "cuda":
+                continue
+            test, function = self.guard(call), self.function(call)
+            branch = self.source.parents.get(test) if test is not None else None
+            if isinstance(branch, cst.If | cst.IfExp) and _FLAG.fullmatch(self.rule.code(branch.test)):
+                found.setdefault(function.cls if function is not None else None, branch.test)
+        return found
+
+    def _of_module(self, call: cst.Call, function: Function) -> Implied | None:
+        """``torch.zeros(4).cuda()`` in a module, which whoever uses it moves to where it runs."""
+        cls = function.cls
+        if cls is None or not cls.is_module or not function.takes_self:
+            return None
+        moved = call.func.value if isinstance(call.func, cst.Attribute) and call.func.attr.value in _MOVES else None
+        if function.role != CONSTRUCTOR and moved is not None and not self.flow.value(moved).place.is_host:
+            return None  # x = x.cuda(): the step of a trainer, say
+        return Implied(f"while `{cls.name}` is a module, and runs where it is moved to", cls.node)
+
     @cached_property
     def _anywhere(self) -> Chosen | None:
         """A device that was chosen by any part of the file."""
@@ -322,12 +411,20 @@ class Surroundings:
         )  # the flow knows of `exec(config)`, which changes a literal
         if texts and all(fixed.fullmatch(text) for text in texts):
             return None
-        is_default = bool(texts) and all(_BY_AVAILABILITY.fullmatch(text) for text in texts)
+        is_default = bool(texts) and all(self._is_by_availability(text) for text in texts)
         # latents = encode(batch); latents.device
         head = code.partition(".")[0]
         made_here = function is not None and head in function.assigned and head not in function.param_names
         of_value = "." in code and not any(_SETTINGS.search(text) for text in self.assigned.get(head, ()))
         return Chosen(code, node, is_default, owner, not (made_here and of_value))
+
+    def _is_by_availability(self, code: str) -> bool:
+        """``"cuda" if torch.cuda.is_available() else "cpu"``, also by a name for what that says."""
+        match = _BY_FLAG.fullmatch(code)
+        made = self.assigned.get(match[1], []) if match is not None else []
+        return _BY_AVAILABILITY.fullmatch(code) is not None or (
+            bool(made) and all(is_available_test(each) for each in made)
+        )
 
     def _is_rebound(self, name: str, function: Function) -> bool:
         """``def f(device): device = "cuda"``."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint import tree
@@ -8,8 +10,10 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import Surroundings, is_available_test
+from devlint.rules._portability import SPEAKS_OF_CUDA, Implied, Surroundings, is_available_test
 
+_SEVERAL_GPUS = re.compile(r"\(?\s*(torch\.cuda\.is_available\(\) and )?torch\.cuda\.device_count\(\) (> 1|>= 2)\s*\)?")
+_PARALLEL = re.compile(r"DataParallel(?!ism)\w*")
 _SEVERAL = (cst.BooleanOperation, cst.IfExp, cst.List, cst.Tuple, cst.Param, cst.Decorator, cst.Comparison)
 
 
@@ -18,7 +22,10 @@ class AvailabilityInsteadOfDevice(Rule):
 
     ## What it does
     Reports moves to CUDA under `if torch.cuda.is_available():`, and `"cuda" if torch.cuda.is_available() else "cpu"`
-    as anything else than the choice of a device, in code that was told its device.
+    as anything else than the choice of a device, in code that was told its device. Also under a name for what
+    `is_available()` says. Reports as tentative such moves where nothing names a device, of what meets a tensor the
+    function was handed or is made in a module; and `DataParallel(net)` under `if torch.cuda.device_count() > 1:`, all
+    GPUs there are, where a device was chosen.
 
     ## Why is this bad
     On a machine with CUDA the test always holds. Where the device that was chosen is the CPU, or `cuda:1`, what is
@@ -63,12 +70,16 @@ class AvailabilityInsteadOfDevice(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if "is_available" not in self.source.text or "cuda" not in self.source.text:
+        if "cuda" not in self.source.text:
             return
         around = Surroundings(self)
+        if "DataParallel" in self.source.text and "device_count" in self.source.text:
+            self._spread(around)
+        if "is_available" not in self.source.text:
+            return
         tests: list[cst.If | cst.IfExp] = [*self.source.nodes_of(cst.If), *self.source.nodes_of(cst.IfExp)]
         for node in tests:
-            if not is_available_test(self.code(node.test)) or around.is_for_cuda(node):
+            if not self._asks(node.test, around) or around.is_for_cuda(node):
                 continue
             for call in tree.walk(node.body):
                 if isinstance(call, cst.Call) and _goes_to_cuda(call) and around.guard(call) is node.test:
@@ -76,8 +87,40 @@ class AvailabilityInsteadOfDevice(Rule):
             if isinstance(node, cst.IfExp) and _is_kind(node.body) and isinstance(node.orelse, cst.SimpleString):
                 self._named(node, around)
 
+    def _asks(self, test: cst.BaseExpression, around: Surroundings) -> bool:
+        """``torch.cuda.is_available()``, or a name for what that says: ``use_cuda = torch.cuda.is_available()``."""
+        if not isinstance(test, cst.Name):
+            return is_available_test(self.code(test))
+        made = around.assigned.get(test.value, [])
+        function = self.flow.function(test)
+        handed = function is not None and test.value in function.param_names
+        return bool(made) and not handed and all(is_available_test(code) for code in made)
+
+    def _spread(self, around: Surroundings) -> None:
+        """``if torch.cuda.device_count() > 1: net = DataParallel(net)``, and then ``net.to(device)``: on all GPUs,
+        though one was chosen, or the CPU."""
+        for branch in self.source.nodes_of(cst.If):
+            if not _SEVERAL_GPUS.fullmatch(self.code(branch.test)) or around.guard(branch, SPEAKS_OF_CUDA) is not None:
+                continue
+            for call in tree.walk(branch.body):
+                # DataParallel(net, device_ids=gpus)
+                if (
+                    not isinstance(call, cst.Call)
+                    or len(call.args) != 1
+                    or around.guard(call, SPEAKS_OF_CUDA) is not branch.test
+                ):
+                    continue
+                chosen = around.chosen(call) if _PARALLEL.fullmatch(dotted(call.func).rpartition(".")[2]) else None
+                if chosen is None or chosen.is_default or not chosen.is_handed_in or around.is_for_cuda(call):
+                    continue
+                note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be the CPU or one GPU")
+                said = f"`{short(self.code(call))}` spreads over all GPUs there are, though `{chosen.code}` was chosen"
+                self.report(branch.test, said, notes=[note], tentative=True)
+
     def _moved(self, call: cst.Call, around: Surroundings) -> None:
         chosen = around.chosen(call) or around.elsewhere(call)
+        if chosen is None and (implied := around.followed(call)) is not None:
+            self._implied(call, implied)
         # device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  is where .cuda() goes
         if chosen is None or chosen.is_default or around.is_fixed(call):
             return
@@ -87,6 +130,13 @@ class AvailabilityInsteadOfDevice(Rule):
         said += f", though `{chosen.code}` was chosen" if code else f", while this file works on `{chosen.code}`"
         note = self.note(chosen.node, f"`{chosen.code}` is what was chosen")
         self.report(call, said, notes=[note], fix=self._to(call, code) if code else None)
+
+    def _implied(self, call: cst.Call, implied: Implied) -> None:
+        assert isinstance(call.func, cst.Attribute)
+        said = f"`{short(self.code(call.func.value))}` goes to CUDA wherever there is one, {implied.why}"
+        fix = self._to(call, implied.code) if implied.code is not None else None
+        note = self.note(implied.node, "this tells where it has to be")
+        self.report(call, said, notes=[note], fix=fix, tentative=True)
 
     def _to(self, call: cst.Call, chosen: str) -> Fix:
         assert isinstance(call.func, cst.Attribute)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -23,7 +24,8 @@ class CudaOrCpuOnly(Rule):
     """A device is chosen between CUDA and the CPU, and there are other accelerators.
 
     ## What it does
-    Reports `"cuda" if torch.cuda.is_available() else "cpu"` in files that need nothing else of CUDA.
+    Reports `"cuda" if torch.cuda.is_available() else "cpu"` in files that need nothing else of CUDA, also of
+    `torch.device`s and in statements: `if torch.cuda.is_available(): device = "cuda"`.
 
     ## Why is this bad
     On a Mac, and on machines with Intel's accelerators, the work runs on the CPU without a word, though it would run
@@ -47,7 +49,8 @@ class CudaOrCpuOnly(Rule):
 
     ## Fix safety
     The fix asks `torch.accelerator`, which torch 2.6 brought. With CUDA it gives what the code gave. It is unsafe: on
-    other machines the work moves to their accelerator, which may lack an operation or a dtype.
+    other machines the work moves to their accelerator, which may lack an operation or a dtype. Statements, `"cuda:0"`
+    and devices have no fix.
 
     ## Limits
     Silent in files that name another kind of accelerator, that use CUDA otherwise (`torch.cuda.Stream`, `.cuda()`,
@@ -65,12 +68,35 @@ class CudaOrCpuOnly(Rule):
         if "cuda.is_available" not in text or _CUDA_ALL_THE_SAME.search(text) or self._knows_other_kinds():
             return
         around = Surroundings(self)
+        demanded = around.is_test or around.demands_cuda
         for node in self.source.nodes_of(cst.IfExp):
-            if not is_available_test(self.code(node.test)) or around.is_for_cuda(node):
+            if not is_available_test(self.code(node.test)) or demanded:
                 continue
-            if _text(node.body) in ("cuda", "cuda:0") and _text(node.orelse) == "cpu":
+            if self._kind(node.body) == "cuda" and self._kind(node.orelse) == "cpu":
                 message = f"`{short(self.code(node))}` leaves out every accelerator but CUDA"
                 self.report(node, message, fix=self._fix(node))
+        for branch in self.source.nodes_of(cst.If):
+            if is_available_test(self.code(branch.test)) and self._chooses(branch) and not demanded:
+                self.report(branch.body.body[0], "this leaves out every accelerator but CUDA")
+
+    def _chooses(self, branch: cst.If) -> bool:
+        """``if torch.cuda.is_available(): device = "cuda"``, with ``"cpu"`` for the same name otherwise."""
+        chosen, other = _assigned(branch.body.body), None
+        if isinstance(branch.orelse, cst.Else):
+            other = _assigned(branch.orelse.body.body)
+        elif branch.orelse is None and isinstance(block := self.parent(branch), cst.IndentedBlock | cst.Module):
+            before = block.body[: list(block.body).index(branch)]
+            other = _assigned(before[-1:])  # device = "cpu"
+        if chosen is None or other is None or self.code(chosen.targets[0]) != self.code(other.targets[0]):
+            return False
+        return self._kind(chosen.value) == "cuda" and self._kind(other.value) == "cpu"
+
+    def _kind(self, node: cst.BaseExpression) -> str:
+        """``cuda`` for ``"cuda"``, ``"cuda:0"`` and ``torch.device("cuda")``."""
+        if isinstance(node, cst.Call) and self.flow.scope.qualified(node.func) == "torch.device" and node.args:
+            node = node.args[0].value
+        text = _text(node)
+        return "cuda" if text == "cuda:0" else text
 
     def _knows_other_kinds(self) -> bool:
         if not _OTHER_KINDS.search(self.source.text):
@@ -85,6 +111,14 @@ class CudaOrCpuOnly(Rule):
         kind = self.replace(node.body, "torch.accelerator.current_accelerator().type", outer=True)
         test = self.replace(node.test, "torch.accelerator.is_available()", outer=True)
         return self.fix("ask `torch.accelerator`", kind, test, safe=False)
+
+
+def _assigned(lines: Sequence[cst.CSTNode]) -> cst.Assign | None:
+    """The one assignment that a block of one line is."""
+    if len(lines) != 1 or not isinstance(lines[0], cst.SimpleStatementLine) or len(lines[0].body) != 1:
+        return None
+    small = lines[0].body[0]
+    return small if isinstance(small, cst.Assign) and len(small.targets) == 1 else None
 
 
 def _text(node: cst.CSTNode) -> str:

@@ -38,7 +38,8 @@ class DeviceComparedToString(Rule):
     ## What it does
     Reports `==`, `!=`, `in` and `not in` between what is surely a `torch.device` and strings, the lookup of one in
     a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`, also where the latter was
-    bound to a name before. Reports, too, `str(device) == "cuda"`, which leaves out `cuda:0`.
+    bound to a name before. Reports, too, `str(device) == "cuda"`, which leaves out `cuda:0`, and types that no device
+    has: `device.type == "gpu"`, `x.device.type == "cuda:0"`.
 
     ## Why is this bad
     A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every
@@ -76,8 +77,8 @@ class DeviceComparedToString(Rule):
     one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
     but moves to the host, which do no harm, and for `if x.device != device:` above nothing but moves. Held back as
     tentative: what is a `torch.device` by its annotation only, `x.device == torch.device(name)` where a parameter tells
-    the name, perhaps with an index, `str(device) == "cuda"` unless the device is a tensor's, what decides on a warning
-    or a line of a log alone, and code that says that it was copied.
+    the name, perhaps with an index, `str(device) == "cuda"` unless the device is a tensor's, the type of what is only
+    called `device`, what decides on a warning or a line of a log alone, and code that says that it was copied.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -95,6 +96,8 @@ class DeviceComparedToString(Rule):
             for device, other in ((left, right), (right, left)):
                 if self.flow.value(device).is_device_object:
                     self._compared(node, device, other, outcome)
+                elif isinstance(device, cst.Attribute) and device.attr.value == "type":
+                    self._type_compared(node, device, other, outcome)
                 else:
                     self._compared_as_text(node, device, other)
         elif isinstance(operator, cst.In | cst.NotIn):
@@ -187,6 +190,22 @@ class DeviceComparedToString(Rule):
             return False
         calls = [each for each in tree.walk(branch.body) if isinstance(each, cst.Call)]
         return bool(calls) and all(called_name(each) in _BRINGS or _is_telling(each) for each in calls)
+
+    def _type_compared(
+        self, node: cst.Comparison, kind: cst.Attribute, other: cst.BaseExpression, outcome: str
+    ) -> None:
+        """``device.type == "gpu"``, ``x.device.type != "cuda:0"``: no type is called so."""
+        text = str(other.evaluated_value) if isinstance(other, cst.SimpleString) else ""
+        if text != "gpu" and not (":" in text and text.partition(":")[0] in _TYPES):
+            return
+        device = kind.value
+        is_sure = self.flow.value(device).is_device_object
+        if is_sure or names_device(dotted(device).rpartition(".")[2]):
+            right = "cuda" if text == "gpu" else text.partition(":")[0]
+            quote = other.value[0] if isinstance(other, cst.SimpleString) else ""
+            fix = self.fix(f"compare it to `{right}`", self.replace(other, f"{quote}{right}{quote}"), safe=False)
+            said = f"`{short(self.code(kind))}` {outcome} `{self.code(other)}`: no type is called so"
+            self.report(node, said, fix=fix if quote in "\"'" else None, tentative=not is_sure)
 
     def _takes_other_words(self, device: cst.BaseExpression, text: str) -> bool:
         """``def to(self, device: torch.device): if device == "pinned": ...`` is handed strings, too."""

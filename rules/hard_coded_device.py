@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import libcst as cst
 
 from devlint import tree
@@ -7,9 +10,12 @@ from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.rule import Rule
+from devlint.rules._lost_choices import lost_choices
 from devlint.rules._moves import short
-from devlint.rules._portability import Chosen, Surroundings
+from devlint.rules._portability import Chosen, Implied, Surroundings, is_device_name
+from devlint.testcode import is_test_file
 
+_NAMES_DEVICE = re.compile(r"(^|_)device(_map)?$")
 _KINDS = frozenset({"cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa"})
 
 
@@ -20,7 +26,14 @@ class HardCodedDevice(Rule):
     Reports `x.cuda()`, `x.to("cuda")`, `device="cuda"` and the like in code that was told its device: the function
     takes a `device` or reads one (`x.device`, `self.device`, `accelerator.device`), or its class or its file does.
     Reports, too, a call that leaves `device` at a default such as `"cuda"`, and GPU 0 where a test only asks whether
-    the device is the CPU (`0 if str(device) != "cpu" else -1`).
+    the device is the CPU (`0 if str(device) != "cpu" else -1`), and a device that is chosen and then overwritten by one
+    kind, or by the CPU of every machine without CUDA, before anything reads it.
+
+    Where nothing names a device, reports as tentative what has to be on one all the same: a tensor made on CUDA that
+    meets a tensor the function was handed, or is made in a module, which whoever uses it moves; `.cuda()` in a class
+    (or the functions of a file) that elsewhere asks `if args.cuda:` first, or works on `f"cuda:{args.gpu}"`. So, too,
+    `"cuda"` as what `device` falls back to where it is `None`, as the `"device"` of a dictionary of settings in a
+    function that was told one, and a method `cuda(device)` that drops its argument.
 
     ## Why is this bad
     `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
@@ -51,11 +64,11 @@ class HardCodedDevice(Rule):
     The fix names the device that was chosen. It is unsafe: the code may have meant the GPU whatever was chosen.
 
     ## Limits
-    Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and
-    in tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current CUDA
-    device, start `nccl` processes or import what needs CUDA. And where no device was chosen: a script that says
-    `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be overridden and is not reported,
-    only a call in the same file that leaves it as it is.
+    Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and in
+    tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current CUDA
+    device, start `nccl` processes or import what needs CUDA. And where no device was chosen, or is implied as said
+    above: a script that says `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be
+    overridden and is not reported, only a call in the same file that leaves it as it is.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -65,6 +78,8 @@ class HardCodedDevice(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        if "device" in self.source.text and not is_test_file(self.source.path):
+            self._overwritten()
         if "else -1" in self.source.text or "-1 if" in self.source.text:
             around = Surroundings(self)
             for choice in self.source.nodes_of(cst.IfExp):
@@ -83,10 +98,15 @@ class HardCodedDevice(Rule):
                 chosen = self._of_test(guard, call, literal)
             else:
                 chosen = around.chosen(call) or around.elsewhere(call)
-            if chosen is not None and not around.is_for_cuda(call):
-                self._report(call, literal, chosen, around)
+            if chosen is not None:
+                if not around.is_for_cuda(call):
+                    self._report(call, literal, chosen, around)
+            elif guard is None and (implied := around.implied(call)) is not None and not around.is_for_cuda(call):
+                self._report_implied(call, literal, implied)
 
         self._left_at_default(around)
+        self._in_settings(around)
+        self._fallen_back(around)
 
     def _first_of_all(self, choice: cst.IfExp, around: Surroundings) -> None:
         """``0 if str(device) != "cpu" else -1``: GPU 0, whichever ``device`` is."""
@@ -97,26 +117,96 @@ class HardCodedDevice(Rule):
         if words and not any(isinstance(node, cst.Name) and node.value == "index" for node in tree.walk(choice.test)):
             self.report(choice, f"this is GPU 0 whatever index `{self.code(words[-1])}` has")
 
+    def _overwritten(self) -> None:
+        for lost in lost_choices(self):
+            name, value, test = lost.given.name, lost.given.value, lost.given.test
+            where = " where there is no CUDA" if lost.given.when else ""
+            message = f"`{name}` is `{self.code(value)}`{where}, whatever was chosen for it above"
+            self.report(test or value, message, notes=[self.note(lost.choice, "nothing reads what is chosen here")])
+
+    def _in_settings(self, around: Surroundings) -> None:
+        """``{"task": "summary", "device": "cuda:0"}`` in a function that takes a device."""
+        for entry in self.source.nodes_of(cst.DictElement):
+            if not (isinstance(entry.key, cst.SimpleString) and names_device(str(entry.key.evaluated_value))):
+                continue
+            chosen = around.chosen(entry) if _is_kind(entry.value) else None
+            told = chosen is not None and chosen.owner in ("parameter", "function")
+            if chosen is not None and told and around.guard(entry) is None and not around.is_for_cuda(entry):
+                said = f"the device is written down as `{self.code(entry.value)}`, not taken from `{chosen.code}`"
+                note = self.note(chosen.node, f"`{chosen.code}` is what was chosen")
+                self.report(entry.value, said, notes=[note], tentative=True)
+
+    def _fallen_back(self, around: Surroundings) -> None:
+        """``if device is None: device = "cuda"``, whether there is CUDA or not."""
+        for test, target, value in self._fallbacks():
+            name = dotted(target)
+            if not _NAMES_DEVICE.search(name.rpartition(".")[2]) or not self._names_kind(value):
+                continue
+            if around.guard(test) is None and not around.is_test and not around.demands_cuda:
+                message = f"`{name}` falls back to `{self.code(value)}`, and nothing here asks whether there is any"
+                self.report(value, message, tentative=True)
+
+    def _fallbacks(self) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:
+        """What is decided on, the name that is given something else where it says nothing, and what it is given."""
+        for assign in self.source.nodes_of(cst.Assign):
+            target = assign.targets[0].target
+            value, block = assign.value, self.enclosing(assign, cst.If, cst.FunctionDef)
+            if isinstance(block, cst.If) and _says_nothing(self.code(block.test), self.code(target)):
+                yield block, target, value
+        for either in self.source.nodes_of(cst.BooleanOperation):
+            if isinstance(either.operator, cst.Or):
+                yield either, either.left, either.right
+        for choice in self.source.nodes_of(cst.IfExp):
+            for name, other in ((choice.body, choice.orelse), (choice.orelse, choice.body)):
+                if dotted(name) and re.fullmatch(
+                    rf"{re.escape(self.code(name))}( is (not )?None)?", self.code(choice.test)
+                ):
+                    yield choice, name, other
+
+    def _names_kind(self, value: cst.BaseExpression) -> bool:
+        """``"cuda"``, ``torch.device("cuda:0")``"""
+        if isinstance(value, cst.Call) and self.flow.scope.qualified(value.func) == "torch.device" and value.args:
+            value = value.args[0].value
+        return _is_kind(value)
+
     def _left_at_default(self, around: Surroundings) -> None:
         """``one_hot(target, classes)``, where that makes a tensor with ``device="cuda"`` unless told otherwise."""
         for call, (callee, param) in self.flow.facts.left_at_default.items():
             if callee.home is not self.flow or param.default is None or not _is_kind(param.default):
                 continue
-            if around.guard(call) is not None or around.is_for_cuda(call) or around.is_test:
+            guard = around.guard(call)
+            # def cuda(self, device="cuda:0"): return self.to()  is for CUDA by its name, and drops which one
+            drops = guard is not None and self._drops_device(guard)
+            if (guard is not None and not drops) or around.is_for_cuda(call):
                 continue
             self.report(
                 call,
                 f"`{callee.name}` is called without `{param.name.value}`, and works on {self.code(param.default)} then",
                 notes=[self.note(param, "left at this default")],
+                tentative=drops,
             )
+
+    def _drops_device(self, guard: cst.CSTNode) -> bool:
+        """Whether it is a function that takes a device and never reads it."""
+        function = self.flow.scope.functions.get(guard) if isinstance(guard, cst.FunctionDef) else None
+        names = {each.name.value for each in function.params if is_device_name(each.name.value)} if function else set()
+        body = guard.body if isinstance(guard, cst.FunctionDef) else guard
+        return bool(names) and not any(isinstance(each, cst.Name) and each.value in names for each in tree.walk(body))
+
+    def _report_implied(self, call: cst.Call, literal: cst.BaseExpression, implied: Implied) -> None:
+        note = self.note(implied.node, "this tells where it has to be")
+        fix = self._fix(call, literal, implied.code)
+        self.report(literal, f"{self._said(call, literal)}, {implied.why}", notes=[note], fix=fix, tentative=True)
+
+    def _said(self, call: cst.Call, literal: cst.BaseExpression) -> str:
+        if literal is call:
+            assert isinstance(call.func, cst.Attribute)
+            return f"`{short(self.code(call.func.value))}` is moved to the current CUDA device"
+        return f"the device is written down as `{self.code(literal)}`"
 
     def _report(self, call: cst.Call, literal: cst.BaseExpression, chosen: Chosen, around: Surroundings) -> None:
         fixed = around.expression(chosen, call)
-        if literal is call:
-            assert isinstance(call.func, cst.Attribute)
-            said = f"`{short(self.code(call.func.value))}` is moved to the current CUDA device"
-        else:
-            said = f"the device is written down as `{self.code(literal)}`"
+        said = self._said(call, literal)
         where = f"not taken from `{chosen.code}`" if fixed else f"while this file works on `{chosen.code}`"
         note = self.note(chosen.node, f"`{chosen.code}` is what was chosen")
         self.report(literal, f"{said}, {where}", notes=[note], fix=self._fix(call, literal, fixed))
@@ -188,6 +278,12 @@ class HardCodedDevice(Rule):
         if isinstance(above, cst.AnnAssign):
             return names_device(dotted(above.target).rpartition(".")[2])
         return isinstance(above, cst.Return | cst.Assert)
+
+
+def _says_nothing(test: str, name: str) -> bool:
+    """``device is None``, ``not device``, also with more behind ``and``."""
+    name = re.escape(name)
+    return re.match(rf"({name} (is|==) None|not {name})( and |$)", test) is not None
 
 
 def _is_kind(node: cst.BaseExpression) -> bool:

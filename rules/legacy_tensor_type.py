@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint.finding import Fix
@@ -23,6 +25,7 @@ _TYPES = {
     "LongTensor": "int64",
     "BoolTensor": "bool",
 }
+_CLASS_NAME = re.compile(r"str\(type\(([\w.]+)\)\)")
 
 
 class LegacyTensorType(Rule):
@@ -30,12 +33,14 @@ class LegacyTensorType(Rule):
 
     ## What it does
     Reports `torch.cuda.FloatTensor` and its kin, as names and in strings; `isinstance(x, torch.LongTensor)`; and
-    `x.type(torch.LongTensor)` of what lives on a device.
+    `x.type(torch.LongTensor)` of what lives on a device. Reports `x.type(y.type())`, which asks for a type by its name,
+    and `"cuda" in str(type(x))`.
 
     ## Why is this bad
     There are no such types for `mps` or `xpu`, and without CUDA `torch.cuda.FloatTensor(...)` raises. The types
     without `cuda` are those of the host: `isinstance(x, torch.LongTensor)` is false for each tensor on a device,
-    whatever its dtype, and `x.type(torch.LongTensor)` copies it to the host.
+    whatever its dtype, and `x.type(torch.LongTensor)` copies it to the host. `y.type()` says `torch.mps.FloatTensor`
+    on a Mac, which `x.type(...)` refuses as no type, and `type(x)` is `torch.Tensor` on every device.
 
     ## Example
     ```python
@@ -59,7 +64,8 @@ class LegacyTensorType(Rule):
 
     ## Fix safety
     For `x.type(torch.LongTensor)` the fix converts and leaves the tensor where it is: `x.to(torch.int64)`. It is
-    unsafe: what follows may have been written for a tensor on the host.
+    unsafe: what follows may have been written for a tensor on the host. For `x.type(y.type())` it is `x.to(y)`, which
+    moves to the very GPU of `y`, too.
 
     ## Limits
     `torch.LongTensor([1, 2])` makes a tensor on the host, as it says, and is not reported; nor is `x.type(...)` where
@@ -74,7 +80,13 @@ class LegacyTensorType(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if "Tensor" not in self.source.text or is_test_file(self.source.path):
+        if is_test_file(self.source.path):
+            return
+        if ".type(" in self.source.text:
+            self._of_another()
+        if "str(type(" in self.source.text:
+            self._in_name_of_class()
+        if "Tensor" not in self.source.text:
             return
         around = Surroundings(self)
         for node in self.source.nodes_of(cst.Attribute):
@@ -83,6 +95,41 @@ class LegacyTensorType(Rule):
         if "torch.cuda." in self.source.text:
             for text in self.source.nodes_of(cst.SimpleString):
                 self._written(text)
+
+    def _of_another(self) -> None:
+        """``target.type(output.type())``: torch has no such type for what is on `mps`."""
+        for call in self.source.nodes_of(cst.Call):
+            other = self._asked(call.args[0].value) if len(call.args) == 1 else None
+            if other is None or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "type":
+                continue
+            held = self.code(other)
+            message = f"`{short(held)}.type()` is no type that `type` takes where `{short(held)}` is on `mps`"
+            start, _ = self.source.offsets(call.func.attr)
+            edit = self.replace_between(start, self.source.offsets(call)[1], f"to({held})")
+            self.report(call, message, fix=self.fix("convert and move it as the other", edit, safe=False))
+
+    def _asked(self, node: cst.BaseExpression) -> cst.BaseExpression | None:
+        """``x`` of ``x.type()``."""
+        if not isinstance(node, cst.Call) or node.args or not isinstance(node.func, cst.Attribute):
+            return None
+        return node.func.value if node.func.attr.value == "type" else None
+
+    def _in_name_of_class(self) -> None:
+        """``"cuda" in str(type(x))``: the class is `torch.Tensor`, wherever the tensor is."""
+        for node in self.source.nodes_of(cst.Comparison):
+            right = node.comparisons[0].comparator
+            if not isinstance(node.comparisons[0].operator, cst.In | cst.NotIn) or not isinstance(
+                node.left, cst.SimpleString
+            ):
+                continue
+            text, match = str(node.left.evaluated_value), _CLASS_NAME.fullmatch(self.code(right))
+            if match is not None and (text == "cuda" or text.startswith("torch.cuda.")):
+                message = (
+                    f"`{short(self.code(right))}` never has `{text}` in it: the class is `torch.Tensor` everywhere"
+                )
+                fix = self.fix("ask for `is_cuda`", self.replace(node, f"{match[1]}.is_cuda"), safe=False)
+                is_in = isinstance(node.comparisons[0].operator, cst.In) and not node.lpar
+                self.report(node, message, fix=fix if is_in else None)
 
     def _named(self, node: cst.Attribute, around: Surroundings) -> None:
         name = self.flow.scope.qualified(node)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Note, Span
+from devlint.flow.hypothesis import names_device
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned, has_location, loaded_as
@@ -13,6 +16,12 @@ from devlint.rules._load_evidence import device_parameter, is_for_cuda_alone, wh
 from devlint.rules._same_run import is_of_same_run
 from devlint.rules._saved_places import has_another_way, is_of_host, moved, needs_cuda, receivers
 from devlint.testcode import is_test_file
+
+_DOWNLOADS = ("torch.hub.load_state_dict_from_url", "torch.utils.model_zoo.load_url")
+#: Parts of a checkpoint that holds more than the weights.
+_OF_TRAINING = frozenset(
+    {"model", "model_state_dict", "model_state", "state_dict", "net", "ema_state_dict", "model_ema"}
+)
 
 
 @dataclass
@@ -36,6 +45,10 @@ class LoadWithoutMapLocation(Rule):
     same file, into the same object, in the other branch, right beside it) says where to or loads to the host; what is
     loaded is moved to the host though the file saves models from wherever they are; or each process of a distributed
     run loads it.
+
+    Reports, too, `map_location=device` where `device` is a parameter that is `None` by default, and
+    `load_state_dict_from_url(url)` without `map_location` of which `["model"]` or `["state_dict"]` is taken: what
+    training saved as a whole.
 
     ## Why is this bad
     A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU
@@ -111,6 +124,7 @@ class LoadWithoutMapLocation(Rule):
             taken = device_parameter(function) if is_plain else None
             what = self._fault(call, function, taken)
             if what is None:
+                self._left_open(call, function)
                 continue
             why = self._why(call, taken)
             if function is not None:
@@ -121,6 +135,54 @@ class LoadWithoutMapLocation(Rule):
             found.setdefault(key, []).append(_Load(call, what, self._location(call, function, taken), why))
         for together in found.values():
             self._report(together)
+        for name in _DOWNLOADS:
+            for call in dict.fromkeys(self.flow.calls(name)):
+                self._downloaded(call)
+
+    def _left_open(self, call: cst.Call, function: Function | None) -> None:
+        """``def restore(path, device=None): ... torch.load(path, map_location=device)``: ``None`` says nothing."""
+        given = next((arg.value for arg in call.args if arg.keyword and arg.keyword.value == "map_location"), None)
+        if function is None or not isinstance(given, cst.Name) or not names_device(given.value):
+            return
+        param = next((each for each in function.params if each.name.value == given.value), None)
+        if param is None or not isinstance(param.default, cst.Name) or param.default.value != "None":
+            return
+        # if device is None: device = "cpu", or another way for what was not told
+        told = given.value in function.assigned or re.search(rf"\b{given.value}\b( is| or|:)", self._tests(function))
+        if not told and (what := loaded_as(self, call, to_hand_on=True)) is not None:
+            self.report(
+                call,
+                f"{what} is loaded to the devices that it was saved from where `{given.value}` is not given",
+                notes=[self.note(param, "`None` by default, which `map_location` takes as if it were not there")],
+            )
+
+    def _tests(self, function: Function) -> str:
+        """The code that a function decides on."""
+        kinds = (cst.If, cst.IfExp, cst.BooleanOperation)
+        nodes = (each for each in tree.walk(function.node) if isinstance(each, kinds))
+        tests = (each if isinstance(each, cst.BooleanOperation) else each.test for each in nodes)
+        return "".join(f"{self.code(test)}:" for test in tests)
+
+    def _downloaded(self, call: cst.Call) -> None:
+        """``load_state_dict_from_url(url)["model"]``: what training saved as a whole is on the device it trained on."""
+        placed = len(call.args) > 2 and call.args[2].keyword is None
+        if placed or any(arg.star or (arg.keyword and arg.keyword.value == "map_location") for arg in call.args):
+            return
+        names, function = assigned(self, call), self.flow.function(call)
+        for part in self.source.nodes_of(cst.Subscript):
+            index = part.slice[0].slice
+            key = index.value if isinstance(index, cst.Index) else None
+            if not isinstance(key, cst.SimpleString) or key.evaluated_value not in _OF_TRAINING:
+                continue
+            if part.value is call or (self.code(part.value) in names and self.flow.function(part) is function):
+                edit = self.add_argument(call, 'map_location="cpu"')
+                self.report(
+                    call,
+                    "what training saved is loaded to the devices that it was saved from: `map_location` is missing",
+                    notes=[self.note(part, "one part of a checkpoint, so it was saved from where the training ran")],
+                    fix=self.fix('add `map_location="cpu"`', edit, safe=False) if edit is not None else None,
+                )
+                return
 
     def _fault(self, call: cst.Call, function: Function | None, taken: cst.Param | None) -> str | None:
         """What is loaded, where it is a checkpoint and nothing makes it right as it is."""

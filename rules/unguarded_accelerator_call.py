@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
 from devlint.finding import Edit, Fix, Note
-from devlint.flow.value import DEVICE
+from devlint.flow.value import DEVICE, TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import SPEAKS, Surroundings
+from devlint.rules._portability import SPEAKS, Surroundings, is_available_test
 
 #: What raises where there is no such device (torch 2.13 for the CPU); the rest answers 0, or does nothing.
 _RAISE = {
@@ -33,6 +34,8 @@ _OTHER_KIND = re.compile(r"xpu|npu|mps|hpu|mlu|musa|cpu")
 _NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "an XPU"}
 #: Attributes of torch that a package of the vendor's adds, and how such packages are called.
 _PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa", "hpu": "habana_frameworks"}
+#: A flag decides on it, or a setting.
+_SPEAKS_OF_PINNING = re.compile(f"{SPEAKS.pattern}|pin|non_blocking", re.IGNORECASE)
 
 
 class UnguardedAcceleratorCall(Rule):
@@ -42,7 +45,9 @@ class UnguardedAcceleratorCall(Rule):
     Reports calls that raise where there is no such device (`torch.cuda.synchronize()`, `torch.cuda.Stream()`,
     `torch.mps.empty_cache()`), with no test for it above, in code that was told its device; and calls of modules that
     torch has only where a package adds them, `torch.npu.is_available()` above all. Reports apex's fused
-    optimizers, too, where they are used as soon as they can be imported.
+    optimizers, too, where they are used as soon as they can be imported; `torch.mps` beside `torch.cuda` in one block,
+    as no machine has both; and what is for CUDA in the branch where `torch.cuda.is_available()` is false. As
+    tentative, `torch.cuda.set_device(device)` with the device that was chosen, and `pin_memory()` of a tensor.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -103,9 +108,13 @@ class UnguardedAcceleratorCall(Rule):
         if "apex" in self.source.text:
             self._of_apex()
         kinds = [kind for kind in (*_RAISE, *_PLUGINS) if f"{kind}." in self.source.text]
+        around = Surroundings(self)
+        if "is_available" in self.source.text:
+            self._where_there_is_none(around)
+        if ".pin_memory(" in self.source.text:
+            self._pinned(around)
         if not kinds:
             return
-        around = Surroundings(self)
         for call in self.source.nodes_of(cst.Call):
             torch, _, name = self.flow.scope.qualified(call.func).partition(".")
             kind, _, what = name.partition(".")
@@ -117,6 +126,59 @@ class UnguardedAcceleratorCall(Rule):
                 self._of_torch(call, kind, around)
             elif (kind, what) == ("cuda", "device") and call.args:
                 self._entered(call, around)
+            elif (kind, what) == ("cuda", "set_device") and len(call.args) == 1:
+                self._made_current(call, around)
+
+    def _where_there_is_none(self, around: Surroundings) -> None:
+        """``if not torch.cuda.is_available(): torch.cuda.empty_cache()``: the test is the wrong way round."""
+        branches: list[cst.If | cst.IfExp] = [*self.source.nodes_of(cst.If), *self.source.nodes_of(cst.IfExp)]
+        for branch in branches:
+            test: cst.BaseExpression = branch.test
+            without: cst.CSTNode | None = branch.orelse
+            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+                test, without = test.expression, branch.body
+            if without is None or not is_available_test(self.code(test)) or around.is_test:
+                continue
+            for node in _run_in(without):
+                code = short(self.code(node))
+                note = self.note(branch.test, "that is asked here")
+                if isinstance(node, cst.Call) and self._is_for_cuda(node) and around.guard(node) is branch.test:
+                    self.report(node, f"`{code}` is called only where there is no CUDA", notes=[note])
+                elif node is without and isinstance(node, cst.SimpleString) and node.evaluated_value == "cuda":
+                    self.report(node, f"`{code}` is chosen only where there is no CUDA", notes=[note])
+
+    def _is_for_cuda(self, call: cst.Call) -> bool:
+        name = self.flow.scope.qualified(call.func)
+        if name.startswith("torch.cuda."):
+            what = name.removeprefix("torch.cuda.")
+            return what in _RAISE["cuda"] or what in ("empty_cache", "set_device")
+        return isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda" and not call.args
+
+    def _pinned(self, around: Surroundings) -> None:
+        """``torch.tensor(rows).pin_memory().to(device)``, where ``device`` may be the CPU of a machine without CUDA."""
+        for call in self.source.nodes_of(cst.Call):
+            func = call.func
+            if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
+                continue
+            chosen = around.chosen(call) if self.flow.value(func.value).kind == TENSOR else None
+            if chosen is None or not chosen.is_handed_in or chosen.owner not in ("parameter", "function"):
+                continue
+            if around.guard(call, _SPEAKS_OF_PINNING) is None and not around.is_for_cuda(call):
+                note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be the CPU")
+                message = (
+                    f"`{short(self.code(call))}` raises where there is no accelerator, and nothing here asks for one"
+                )
+                self.report(call, message, notes=[note], tentative=True)
+
+    def _made_current(self, call: cst.Call, around: Surroundings) -> None:
+        """``torch.cuda.set_device(device); net.to(device)``, where ``device`` may be the CPU."""
+        given, chosen = call.args[0].value, around.chosen(call)
+        if chosen is None or not chosen.is_handed_in or self.code(given) != chosen.code:
+            return
+        if around.guard(call) is None and not (around.is_test or around.is_set_up_for_cuda or around.is_fixed(call)):
+            note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be of another kind")
+            message = f"`{short(self.code(call))}` raises where `{chosen.code}` is not a CUDA device"
+            self.report(call, message, notes=[note], tentative=True)
 
     def _of_apex(self) -> None:
         """``try: from apex.optimizers import FusedAdam``: that it can be imported does not say that there is a GPU."""
@@ -142,7 +204,7 @@ class UnguardedAcceleratorCall(Rule):
         words = re.compile(f"{SPEAKS.pattern}|{kind}", re.IGNORECASE)
         if around.guard(call, words) is not None or around.is_for_cuda(call):
             return
-        notes = self._runs_elsewhere(call, around)
+        notes = self._runs_elsewhere(call, kind, around)
         if notes:
             said = f"`{short(self.code(call))}` raises where there is no {_NAMES[kind].removeprefix('an ')}"
             message = f"{said}, and nothing here asks whether there is"
@@ -178,7 +240,7 @@ class UnguardedAcceleratorCall(Rule):
         """``device = torch.cuda.current_device()`` is for CUDA; not so where a branch of it is for another kind."""
         return any(self.code(call) in text and not _OTHER_KIND.search(text) for text in texts)
 
-    def _runs_elsewhere(self, call: cst.Call, around: Surroundings) -> list[Note]:
+    def _runs_elsewhere(self, call: cst.Call, kind: str, around: Surroundings) -> list[Note]:
         """What shows that the code runs on other devices, too."""
         chosen = around.chosen(call)
         if chosen is not None and chosen.is_handed_in and not self._chooses(call, around.assigned.get(chosen.code, [])):
@@ -187,4 +249,26 @@ class UnguardedAcceleratorCall(Rule):
         for test in self.flow.calls("torch.cuda.is_available"):
             if around.function(test) is function:
                 return [self.note(test, "that is asked here, and not for the call")]
-        return []
+        other = self._of_another_kind(call, kind)
+        return [self.note(other, "this is for another kind: no machine has both")] if other is not None else []
+
+    def _of_another_kind(self, call: cst.Call, kind: str) -> cst.CSTNode | None:
+        """``torch.cuda.empty_cache(); torch.mps.empty_cache()``"""
+        line = self.enclosing(call, cst.SimpleStatementLine)
+        block = self.parent(line) if line is not None else None
+        for other in block.body if isinstance(block, cst.IndentedBlock | cst.Module) and kind != "cuda" else ():
+            small = other.body[0] if isinstance(other, cst.SimpleStatementLine) else None
+            called = small.value.func if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call) else None
+            if called is not None and self.flow.scope.qualified(called).startswith("torch.cuda."):
+                return small
+        return None
+
+
+def _run_in(branch: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The nodes of a branch that are run with it: not those of a function that it defines."""
+    stack = [branch]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, cst.FunctionDef | cst.Lambda):
+            stack += reversed(node.children)

@@ -134,6 +134,8 @@ class Facts:
     left_behind: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: meetings of what is made on the host with what the function was handed: wrong where that is on a device
     assumed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    #: by what put it there, what is on a kind of device that is written down, and meets what the function was handed
+    beside: dict[cst.CSTNode, Meeting] = field(default_factory=dict)
     #: what is made on the host is given back on one path, and what is elsewhere on another
     given_back: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: by what made it, what else on the host meets a tensor there

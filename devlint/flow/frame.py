@@ -309,6 +309,7 @@ class Frame:
         given: Operand | None = None
         either: Operand | None = None
         zero: Operand | None = None
+        fixed: Operand | None = None
         for operand in operands:
             value = operand[1]
             if value.or_host is not None:
@@ -317,6 +318,8 @@ class Frame:
                 continue
             place = value.place
             if place.kind == "device" or place.kind == "fixed":
+                if place.kind == "fixed":
+                    fixed = fixed or operand
                 if there is None:
                     there = operand
                 elif relation(there[1].place, place) == CANNOT_TELL:
@@ -351,6 +354,9 @@ class Frame:
             self.leave_behind(node, operands, what, there)
         elif host is not None:
             self._meet_on_host(node, operands)
+        if fixed is not None:
+            for operand in operands:
+                self.beside(node, what, fixed, operand)
         chosen = there or other or host or zero
         return None if chosen is None else chosen[1]
 
@@ -389,6 +395,14 @@ class Frame:
         """What is made on the host meets what the function was handed: wrong where that is on a device."""
         if not self.dead and isinstance(host[1].origin, cst.CSTNode) and host[1].attr is None:
             self.facts.assumed.setdefault((node, host[0]), Meeting(node, what, host[0], host[1], given[0], given[1]))
+
+    def beside(self, node: cst.CSTNode, what: str, fixed: Operand, given: Operand) -> None:
+        """What is on one kind of device meets what the function was handed: wrong where that is on another."""
+        if self.dead or self.function is None or given[1].place.kind not in ("param", "device"):
+            return
+        if given[1].place.scope == self.function.scope and fixed[1].origin is not None:
+            meeting = Meeting(node, what, fixed[0], fixed[1], given[0], given[1])
+            self.facts.beside.setdefault(fixed[1].origin, meeting)
 
     def gives_back(self, node: cst.BaseExpression, value: Value) -> None:
         """``return x``: what is made on the host on one path is no match for what follows the input on another."""
@@ -459,6 +473,8 @@ class Frame:
                 self.met(node, "indexing", base, index)
             elif index[1].place.kind == "param":
                 self.assume(node, "indexing", base, index)
+        elif index[1].place.kind == "fixed":
+            self.beside(node, "indexing", index, base)
 
     def meet_put(self, node: cst.CSTNode, base: Operand, put: Operand) -> None:
         """``ranks[order] = torch.arange(n)``: torch moves a single number there, and nothing else."""
