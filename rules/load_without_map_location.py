@@ -154,6 +154,7 @@ class LoadWithoutMapLocation(Rule):
                 call,
                 f"{what} is loaded to the devices that it was saved from where `{given.value}` is not given",
                 notes=[self.note(param, "`None` by default, which `map_location` takes as if it were not there")],
+                fix=self.fix("load to the host then", self.replace(given, f'{given.value} or "cpu"'), safe=False),
             )
 
     def _tests(self, function: Function) -> str:
