@@ -149,7 +149,7 @@ class LoadWithoutMapLocation(Rule):
             return
         # if device is None: device = "cpu", or another way for what was not told
         told = given.value in function.assigned or re.search(rf"\b{given.value}\b( is| or|:)", self._tests(function))
-        if not told and (what := loaded_as(self, call, to_hand_on=True)) is not None:
+        if not told and (what := loaded_as(self, call, to_hand_on=False)) is not None:
             self.report(
                 call,
                 f"{what} is loaded to the devices that it was saved from where `{given.value}` is not given",

@@ -173,7 +173,8 @@ class UnguardedAcceleratorCall(Rule):
     def _made_current(self, call: cst.Call, around: Surroundings) -> None:
         """``torch.cuda.set_device(device); net.to(device)``, where ``device`` may be the CPU."""
         given, chosen = call.args[0].value, around.chosen(call)
-        if chosen is None or not chosen.is_handed_in or self.code(given) != chosen.code:
+        # torch.cuda.set_device(self.decoder.first_device): a model that is spread over several GPUs
+        if chosen is None or chosen.owner != "parameter" or self.code(given) != chosen.code:
             return
         if around.guard(call) is None and not (around.is_test or around.is_set_up_for_cuda or around.is_fixed(call)):
             note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be of another kind")
