@@ -4,6 +4,7 @@ import re
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
@@ -25,8 +26,9 @@ class IgnoredDeviceArgument(Rule):
     ## What it does
     Reports, in a function that has a parameter `device` or binds a variable `device`, what is moved to or made on
     `self.device` or a constant such as `"cuda"` instead; a tensor made without `device=` that such a function
-    returns; and the call of a function of the project that takes `device`, left at its default, though the caller
-    has one. Reports `x.cuda()` in a function where everything else goes to `flair.device` or the like.
+    returns, or, tentatively, that a plain function or a constructor makes which never reads its `device`; and the call
+    of a function of the project that takes `device`, left at its default, though the caller has one. Reports
+    `x.cuda()` in a function where everything else goes to `flair.device` or the like.
 
     ## Why is this bad
     It works as long as both happen to be the same device. The caller who passes another one (`cuda:1`, the host, a
@@ -93,7 +95,10 @@ class IgnoredDeviceArgument(Rule):
                 self._beside(function, told, found, constants)
             else:
                 self._constants_beside(function, found, constants)
-        self._returned()
+        returned = self._returned()
+        for function in self.flow.scope.functions.values():
+            if function not in returned:
+                self._never_read(function)
         self._left_at_default(uses)
 
     # beside the device that is told -------------------------------------------------------------
@@ -228,8 +233,9 @@ class IgnoredDeviceArgument(Rule):
 
     # what is given back, and handed on ----------------------------------------------------------
 
-    def _returned(self) -> None:
-        """``def mask(n, device): return torch.ones(n)``."""
+    def _returned(self) -> set[Function]:
+        """``def mask(n, device): return torch.ones(n)``: gives the functions that were reported."""
+        reported = set()
         for node in self.source.nodes_of(cst.Return):
             function = self.flow.function(node)
             if function is None or node.value is None:
@@ -259,6 +265,41 @@ class IgnoredDeviceArgument(Rule):
                 notes=[self.note(node, "it is returned here")],
                 fix=self.fix(f"make it there: `device={param.name.value}`", edit, safe=False) if edit else None,
             )
+            reported.add(function)
+        return reported
+
+    def _never_read(self, function: Function) -> None:
+        """``def __init__(self, n, device=None): self.register_buffer("table", torch.zeros(n))``"""
+        param = next((p for p in function.params if p.name.value in DEVICE_NAMES), None)
+        if param is None or (function.cls is not None and function.name != "__init__"):
+            return  # def reset(self, device): ...   other classes may need what this one does not
+        name = param.name.value
+        parts = list(tree.walk(function.node.body))
+        if any(isinstance(part, cst.Name) and part.value in (name, "locals") for part in parts):
+            return
+        made = [part for part in parts if isinstance(part, cst.Call) and self._is_left_on_host(function, part)]
+        if not made:
+            return
+        edits = [edit for call in made if (edit := self.add_argument(call, f"device={name}")) is not None]
+        owner = function.cls.name if function.cls is not None else function.name
+        self.report(
+            made[0],
+            f"`{self.flow.name_of(made[0])}` makes this on the host: nothing reads the `{name}` that `{owner}` is told",
+            notes=[self.note(param, "it is told here"), *(self.note(call, "so is this one") for call in made[1:])],
+            fix=self.fix(f"make it there: `device={name}`", *edits, safe=False) if len(edits) == len(made) else None,
+            tentative=True,
+        )
+
+    def _is_left_on_host(self, function: Function, call: cst.Call) -> bool:
+        """A factory without ``device=``, whose tensor is no number."""
+        value = self.flow.value(call)
+        return (
+            self.flow.factory(call) is not None
+            and self.flow.function(call) is function
+            and value.place.is_host
+            and not value.zero
+            and not any(arg.star or (arg.keyword is not None and arg.keyword.value == "device") for arg in call.args)
+        )
 
     def _is_filled_from_host(self, made: cst.Call) -> bool:
         """``out = torch.zeros(n); out[batch] = net(x[batch].to(device)).cpu()``: all of it would not fit elsewhere."""
