@@ -8,10 +8,14 @@ from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import called_name, dotted, last_word
+from devlint.flow.scope import Function
+from devlint.flow.steps import function_called
 from devlint.flow.value import DATA, DICT, LIST, OBJECT, OF_TENSOR, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
+from devlint.rules._training import bound_paths
 
 #: What `device.type` may be.
 _TYPES = {
@@ -72,13 +76,14 @@ class DeviceComparedToString(Rule):
     that may be `None`, and where both sides are a `torch.device` bound before: another index may be meant to differ.
 
     ## Limits
-    Silent where the value may be a string: a parameter that is not annotated, or annotated as either, or has a
+    Silent where the value may be a string: a parameter that is not annotated, or has a
     string for a default, or is asked for a word that is no device; an attribute that is only called `device`; what
     one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
     but moves to the host, which do no harm, and for `if x.device != device:` above nothing but moves. Held back as
-    tentative: what is a `torch.device` by its annotation only, `x.device == torch.device(name)` where a parameter tells
-    the name, perhaps with an index, `str(device) == "cuda"` unless the device is a tensor's, the type of what is only
-    called `device`, what decides on a warning or a line of a log alone, and code that says that it was copied.
+    tentative: what is a `torch.device` by its annotation only, a parameter that is annotated as either, or that may be
+    a string and is handed a `torch.device` by a call in the file, `x.device == torch.device(name)` where a parameter
+    tells the name, perhaps with an index, `str(device) == "cuda"` unless the device is a tensor's, the type of what is
+    only called `device`, what decides on a warning or a line of a log alone, and code that says that it was copied.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -100,6 +105,7 @@ class DeviceComparedToString(Rule):
                     self._type_compared(node, device, other, outcome)
                 else:
                     self._compared_as_text(node, device, other)
+                    self._compared_if_object(node, device, other)
         elif isinstance(operator, cst.In | cst.NotIn):
             if self.flow.value(left).is_device_object:
                 if texts := self._texts_in(right):
@@ -110,6 +116,8 @@ class DeviceComparedToString(Rule):
                     )
             elif self.flow.value(right).is_device_object and (texts := _texts([self.flow.value(left)])):
                 self._report(node, right, "which is no string: `in` raises", texts)
+            else:
+                self._compared_if_object(node, left, right)  # device not in "cpu"
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
         if isinstance(self.parent(node), cst.AssignTarget):
@@ -298,6 +306,80 @@ class DeviceComparedToString(Rule):
         """The names that assignments of this file bind."""
         for assign in self.source.nodes_of(cst.Assign):
             yield {dotted(target.target) for target in assign.targets}
+
+    def _compared_if_object(self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression) -> None:
+        """``def f(x, device): ... device == "cuda"`` where it may be a string, and a ``torch.device`` as well."""
+        if self.flow.value(other).text not in _TYPES or self._is_text_there(node, device):
+            return
+        param = self._parameter_of(device)
+        if param is None or self._only_moves_there(node, self.flow.value(other).text or ""):
+            return
+        handed = self._handed(param)
+        either = param.annotation is not None and {"torch.device", "str"} <= set(
+            self.flow.scope.qualified_names(param.annotation)
+        )
+        if handed is None and not either:
+            return
+        shown = short(self.code(device))
+        self.report(
+            node,
+            f"`{shown}` is handed a `torch.device`, which no string equals"
+            if handed is not None
+            else f"`{shown}` takes a `torch.device` as well, as annotated, which no string equals",
+            notes=[
+                self.note(handed or param, "it is handed in here" if handed is not None else "it is annotated here")
+            ],
+            fix=self._compare_types(node, device, other),
+            tentative=True,  # a string that another call hands in is compared as meant
+        )
+
+    def _parameter_of(self, device: cst.BaseExpression) -> cst.Param | None:
+        """The parameter that a name is, or that a constructor keeps as `self.device`, where nothing else binds it."""
+        function = self.flow.function(device)
+        path = dotted(device)
+        if path.startswith("self.") and function is not None and function.cls is not None:
+            stored = [statement for statement, _ in self.flow.stores(function.cls, path[5:])]
+            if len(stored) != 1 or not isinstance(stored[0], cst.Assign):
+                return None
+            path, function = dotted(stored[0].value), self.flow.function(stored[0])
+        if function is None or "." in path or self._is_bound(function, path):
+            return None
+        if f"isinstance({path}," in self.code(function.node):
+            return None  # if isinstance(device, torch.device): return device.type
+        return next((param for param in function.params if param.name.value == path), None)
+
+    def _is_bound(self, function: Function, name: str) -> bool:
+        """``device = torch.device(device)``"""
+        return any(
+            name in bound_paths(node) and self.flow.function(node) is function
+            for kind in (cst.Assign, cst.AnnAssign, cst.For)
+            for node in self.source.nodes_of(kind)
+        )
+
+    def _handed(self, param: cst.Param) -> cst.BaseExpression | None:
+        """A ``torch.device`` that a call in this file hands in for a parameter."""
+        scope = self.flow.scope
+        function = next((each for each in scope.functions.values() if param in each.params), None)
+        if function is None:
+            return None
+        for call in self.source.nodes_of(cst.Call):
+            made = scope.class_names.get(dotted(call.func))
+            called = made.find_method("__init__") if made is not None else None
+            if (called or function_called(self.flow, self.flow.function(call), call)) is not function:
+                continue
+            given = handed_in(call, function, param.name.value)
+            if given is not None and self.flow.value(given).is_device_object:
+                return given
+        return None
+
+    def _compare_types(self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression) -> Fix | None:
+        if self.flow.scope.imports.get("torch") != "torch":
+            return None
+        edits = [self.replace(device, f"torch.device({self.code(device)}).type")]
+        operator = node.comparisons[0].operator
+        if isinstance(operator, cst.In | cst.NotIn):
+            edits.append(self.replace(operator, "==" if isinstance(operator, cst.In) else "!="))
+        return self.fix("compare its `type`", *edits, safe=False)
 
     def _without_index(self, node: cst.BaseExpression) -> cst.SimpleString | None:
         """``"cuda"`` of ``torch.device("cuda")``; ``None`` for ``torch.device("cpu")``: tensors have no index there."""
