@@ -309,10 +309,15 @@ class DeviceComparedToString(Rule):
 
     def _compared_if_object(self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression) -> None:
         """``def f(x, device): ... device == "cuda"`` where it may be a string, and a ``torch.device`` as well."""
-        if self.flow.value(other).text not in _TYPES or self._is_text_there(node, device):
+        texts = self._texts_in(other) or _texts([self.flow.value(other)]) or []
+        if (
+            not texts
+            or any(text.partition(":")[0] not in _TYPES for text in texts)
+            or self._is_text_there(node, device)
+        ):
             return
         param = self._parameter_of(device)
-        if param is None or self._only_moves_there(node, self.flow.value(other).text or ""):
+        if param is None or self._only_moves_there(node, texts[0]):
             return
         handed = self._handed(param)
         either = param.annotation is not None and {"torch.device", "str"} <= set(
@@ -329,7 +334,7 @@ class DeviceComparedToString(Rule):
             notes=[
                 self.note(handed or param, "it is handed in here" if handed is not None else "it is annotated here")
             ],
-            fix=self._compare_types(node, device, other),
+            fix=self._compare_types(node, device, texts),
             tentative=True,  # a string that another call hands in is compared as meant
         )
 
@@ -372,13 +377,14 @@ class DeviceComparedToString(Rule):
                 return given
         return None
 
-    def _compare_types(self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression) -> Fix | None:
-        if self.flow.scope.imports.get("torch") != "torch":
+    def _compare_types(self, node: cst.Comparison, device: cst.BaseExpression, texts: list[str]) -> Fix | None:
+        if self.flow.scope.imports.get("torch") != "torch" or any(text not in _TYPES for text in texts):
             return None
+        compared = node.comparisons[0]
         edits = [self.replace(device, f"torch.device({self.code(device)}).type")]
-        operator = node.comparisons[0].operator
-        if isinstance(operator, cst.In | cst.NotIn):
-            edits.append(self.replace(operator, "==" if isinstance(operator, cst.In) else "!="))
+        if isinstance(compared.operator, cst.In | cst.NotIn) and isinstance(compared.comparator, cst.SimpleString):
+            # device not in "cpu"
+            edits.append(self.replace(compared.operator, "==" if isinstance(compared.operator, cst.In) else "!="))
         return self.fix("compare its `type`", *edits, safe=False)
 
     def _without_index(self, node: cst.BaseExpression) -> cst.SimpleString | None:
