@@ -5,6 +5,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
+from devlint.flow.loops import holder
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import DTYPE
@@ -12,6 +13,7 @@ from devlint.rule import Rule
 from devlint.rules._exports import is_of_export
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note, where
+from devlint.rules._writes import writes_into
 
 
 class RoundTripCopy(Rule):
@@ -48,7 +50,8 @@ class RoundTripCopy(Rule):
 
     ## Fix safety
     The fix drops the copy to the host where the copy back is asked of it at once (`x.cpu().to(device)`). It is unsafe:
-    the result then shares memory with the tensor if that is there already. For other ways no fix is offered.
+    the result then shares memory with the tensor if that is there already. Where either is written in place afterwards,
+    the trip made a copy that is needed: the fix puts `clone()` in its place. For other ways no fix is offered.
 
     ## Limits
     Silent where the host computes with the values, where anything is called between the two copies (what is on the host
@@ -128,11 +131,17 @@ class RoundTripCopy(Rule):
         value, name = self.flow.value(operand), short(self.code(operand))
         returned = self.flow.move(back)
         place = returned.target if returned is not None else self.flow.value(back).place
+        written = self._written(back, operand)
+        needed = [self.note(written, "it is written in place here: a copy is needed, and `clone()` makes it there")]
         self.report(
             back,
             f"`{name}` comes to the host only to be copied to {where(place)} again",
-            notes=[self.note(there, "it is copied to the host here"), *origin_note(self, f"`{name}`", value)],
-            fix=self._fix(back, there, operand),
+            notes=[
+                self.note(there, "it is copied to the host here"),
+                *origin_note(self, f"`{name}`", value),
+                *(needed if written is not None else ()),
+            ],
+            fix=self._fix(back, there, operand, clone=written is not None),
             tentative=self._runs_once(back) or is_of_export(self, back),
         )
 
@@ -141,8 +150,21 @@ class RoundTripCopy(Rule):
         function = self.flow.function(back)
         return function is not None and function.role == CONSTRUCTOR and self.flow.loop(back) is None
 
-    def _fix(self, back: cst.Call, there: cst.Call, operand: cst.BaseExpression) -> Fix | None:
-        """`x.cpu().to(device)` -> `x.to(device)`"""
+    def _written(self, back: cst.Call, operand: cst.BaseExpression) -> cst.CSTNode | None:
+        """Where the function writes into what came back, or into what was copied, afterwards."""
+        # labels = ids[:, 1:].cpu().to(device); labels[labels == pad] = -100
+        statement = self.enclosing(back, cst.BaseSmallStatement)
+        bound = [dotted(t.target) for t in statement.targets] if isinstance(statement, cst.Assign) else []
+        end = self.source.offsets(back)[1]
+        for path in filter(None, (*bound, holder(operand))):
+            for write in writes_into(self, path):
+                same = self.flow.function(write) is self.flow.function(back)
+                if same and self.source.offsets(write)[0] >= end:
+                    return write
+        return None
+
+    def _fix(self, back: cst.Call, there: cst.Call, operand: cst.BaseExpression, *, clone: bool) -> Fix | None:
+        """`x.cpu().to(device)` -> `x.to(device)`, or `x.clone().to(device)`"""
         returned, move = self.flow.move(back), self.flow.move(there)
         if returned is None or move is None or returned.receiver is not there or there.lpar:
             return None
@@ -152,7 +174,8 @@ class RoundTripCopy(Rule):
         _, end = self.source.offsets(there)
         if "#" in self.source.text[kept:end]:
             return None
-        return self.fix("leave it on the device", self.replace_between(kept, end, ""), safe=False)
+        title = "copy it on the device" if clone else "leave it on the device"
+        return self.fix(title, self.replace_between(kept, end, ".clone()" if clone else ""), safe=False)
 
 
 #: Functions that make a tensor or an array of the same values.
