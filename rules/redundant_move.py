@@ -61,15 +61,16 @@ class RedundantMove(Rule):
     The fix drops the move, or the first of two. It is safe: the result is the same tensor.
 
     ## Limits
-    Silent where another function made or moved the tensor, which may change; where the move changes the type, too; for
-    modules that are there already (parts may have been added since); for what comes out of modules, and for what is
-    moved to where that is (`labels.to(logits.device)`), since their parts may be spread over devices; where the name of
-    the device is bound more than once; where only some ways through the code have moved the tensor, or a test chose
-    between its device and the host; for what an earlier call may have set (`if Scale.factor is None: Scale.factor =
-    ...`); for a line of a block of three or more that all bind their own names anew, or all make what they move to one
-    device, or one of a tuple, not all of which are there before; for lines that another function has, too, and needs;
-    and where the function makes the same name in the same way elsewhere and needs the move there. What one function
-    does in several places is one finding, and so is what several do in the same words.
+    Silent where another function made or moved the tensor, or that which it is made like, which may change; where the
+    move changes the type, too; for modules that are there already (parts may have been added since); for what comes out
+    of modules, and for what is moved to where that is (`labels.to(logits.device)`), since their parts may be spread
+    over devices; where the name of the device is bound more than once; where only some ways through the code have moved
+    the tensor, or a test chose between its device and the host; for what an earlier call may have set (`if Scale.factor
+    is None: Scale.factor = ...`); for a line of a block of three or more that all bind their own names anew, or all
+    make what they move to one device, or one of a tuple, not all of which are there before; for lines that another
+    function has, too, and needs; and where the function makes the same name in the same way elsewhere and needs the
+    move there. What one function does in several places is one finding, and so is what several do in the same words, or
+    what methods of one name in several classes do in the same line.
 
     Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
     the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
@@ -100,8 +101,16 @@ class RedundantMove(Rule):
                 self._is_in_row(move) or self._is_mirrored(move) or self._is_like_needed(move)
             ):
                 found.append(self._there(move))
-        # what one function does in several places is one thing to mend, and so is what several do in the same words
-        report_together(self, [replace(t, key=(self._words(t.node), t.tentative)) for t in found])
+        # what one function does in several places is one thing to mend, and so is what several do in the same words,
+        # or what a method does in the same line in several classes
+        words: dict[tuple[str, str], str] = {}
+        keys = [words.setdefault(self._line(told.node), self._words(told.node)) for told in found]
+        report_together(self, [replace(t, key=(key, t.tentative)) for t, key in zip(found, keys, strict=True)])
+
+    def _line(self, node: cst.CSTNode) -> tuple[str, str]:
+        """The name of a function, and a line of it."""
+        function = self.flow.function(node)
+        return function.name if function is not None else "", self.code(self._statement(node))
 
     def _words(self, node: cst.CSTNode) -> str:
         function = self.flow.function(node)
@@ -233,6 +242,11 @@ class RedundantMove(Rule):
         """
         if not isinstance(origin, cst.Call) or self.flow.function(origin) is not self.flow.function(move.node):
             return False  # embeds = self.encode(prompt, device); embeds.to(device)
+        if self.flow.name_of(origin) in table.LIKE and origin.args:
+            # embeds = self.encode(prompt, device); torch.zeros_like(embeds).to(device)   has its place from there, too
+            given = self.flow.value(origin.args[0].value).origin
+            if not isinstance(given, cst.Param) and not self._got_there_plainly(given, move):
+                return False
         made = self.flow.name_of(origin) in table.LIKE or any(
             arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args
         )

@@ -73,7 +73,8 @@ class TensorWithoutDevice(Rule):
     the numbers that the same seed draws on the host. Where no expression that names the device is sure to
     be bound at the factory, no fix is offered; nor where something else that the function makes on the host, and puts
     in the place of what it was handed, would stay behind. Such a function is reported once, and so is a statement,
-    whose factories one fix mends.
+    whose factories one fix mends. A fix takes along what meets the tensor on the host in the same expression, and takes
+    `device=` out of the operation that it meets the other in, if that was given one (`x.index_select(0, i, device=d)`).
 
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
@@ -188,7 +189,7 @@ class TensorWithoutDevice(Rule):
         sure = [each for each in alike if self._is_sure(*each[:2])]
         first = (sure or alike)[0]
         factory, meeting, fix = first
-        edits = [edit for *_, other in alike if other is not None for edit in other.edits]
+        edits = {edit for *_, other in alike if other is not None for edit in other.edits}
         name = self.flow.name_of(factory)
         there = self.code(self._on_device(meeting))
         apart = meeting.node is not factory
@@ -322,13 +323,58 @@ class TensorWithoutDevice(Rule):
 
     def _fix(self, factory: cst.Call, meeting: Meeting) -> Fix | None:
         device = device_expression(self.flow, factory, meeting.there_node, meeting.there)
-        edit = self.add_argument(factory, f"device={device}") if device is not None else None
-        if edit is None:
+        if device is None:
             return None
-        entry = self.flow.factory(factory)
-        random = entry is not None and entry.values == "random"
+        factories = [factory, *self._met_before(factory)]
+        edits = [self.add_argument(each, f"device={device}") for each in factories]
+        if None in edits:
+            return None
+        # x.index_select(1, rows, device=x.device)   had the right thought in the wrong call
+        if isinstance(meeting.node, cst.Call) and self._takes_no_device(meeting.node):
+            edits.append(self.remove_argument(meeting.node, "device"))
+        entries = [self.flow.factory(each) for each in factories]
+        random = any(entry is not None and entry.values == "random" for entry in entries)
         title = f"make it there: `device={device}`" + (" (draws other random numbers)" if random else "")
-        return self.fix(title, edit, safe=not random)
+        return self.fix(title, *(edit for edit in edits if edit is not None), safe=not random)
+
+    def _met_before(self, factory: cst.Call) -> Iterator[cst.Call]:
+        """The other factories of an expression that meet what this one makes while both are on the host:
+        ``torch.ones(n) * torch.arange(n)``."""
+        whole: cst.BaseExpression = factory
+        above = self.parent(whole)
+        while isinstance(above, cst.BaseExpression | cst.Arg):
+            if isinstance(above, cst.BaseExpression):
+                value = self.flow.value(above)
+                if value.is_tensor and value.place.is_host:
+                    whole = above
+            above = self.parent(above)
+        for call in tree.walk(whole):
+            if not isinstance(call, cst.Call) or call is factory or not self._is_meant(call):
+                continue
+            value = self.flow.value(call)
+            if value.is_tensor and value.place.is_host and value.zero is False and self._is_part_of(call, whole):
+                yield call
+
+    def _is_part_of(self, part: cst.CSTNode, whole: cst.BaseExpression) -> bool:
+        """Whether what an expression gives on the host is computed from a part of it as a tensor."""
+        # torch.ones(n) * torch.arange(n).max().item()   the number may be made anywhere
+        while part is not whole:
+            above = self.parent(part)
+            if isinstance(above, cst.BaseExpression) and not isinstance(above, cst.Attribute):
+                value = self.flow.value(above)
+                if not (value.is_tensor and value.place.is_host):
+                    return False
+            if above is None:
+                return False
+            part = above
+        return True
+
+    def _takes_no_device(self, call: cst.Call) -> bool:
+        """Whether a call is of an operation of torch that makes nothing: ``x.gather(...)``, ``torch.cat(...)``."""
+        if isinstance(call.func, cst.Attribute) and self.flow.value(call.func.value).is_tensor:
+            return not call.func.attr.value.startswith("new_")
+        name = self.flow.name_of(call)
+        return name.startswith("torch.") and self.flow.factory(call) is None and not name.endswith("_like")
 
 
 def _has_no_room(factory: cst.Call, meeting: Meeting) -> bool:
