@@ -11,7 +11,7 @@ from devlint.flow.facts import Move
 from devlint.flow.names import dotted, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
-from devlint.flow.value import INSTANCE, LOADER, TENSOR, THING, Value
+from devlint.flow.value import INSTANCE, LOADER, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination
 from devlint.rules._places import origin_note
@@ -79,7 +79,9 @@ class DiscardedMove(Rule):
         if not isinstance(receiver, cst.Name | cst.Attribute | cst.Subscript):
             return  # torch.zeros(1).cuda()  wakes the device up
         move = self.flow.move(call)
-        if move is not None and (move.value.is_tensor or self._is_collated(receiver, move.value)):
+        if move is not None and (
+            move.value.is_tensor or self._is_collated(receiver, move.value) or self._is_used_as_tensor(receiver, move)
+        ):
             value, target = move.value, f"moved to {destination(self, move)}"
         elif call.func.attr.value in table.MOVES and self._returns_copy(
             self.flow.value(receiver), call.func.attr.value
@@ -182,6 +184,14 @@ class DiscardedMove(Rule):
             return False
         loop = self.flow.loop(receiver)
         return loop is not None and isinstance(loop.node, cst.For) and self._unpacks(loop.node.target, receiver.value)
+
+    def _is_used_as_tensor(self, receiver: cst.BaseExpression, move: Move) -> bool:
+        """``rows = read(path); rows = rows.view(1, -1); rows.to(device)``: what nothing else says may be no module."""
+        function = self.flow.function(receiver)
+        if not isinstance(receiver, cst.Name) or function is None or move.value.kind != UNKNOWN_KIND:
+            return False
+        name = receiver.value
+        return name not in function.called and bool(function.methods.get(name, set()) & _OF_TENSORS)
 
     def _unpacks(self, target: cst.BaseExpression, name: str) -> bool:
         """Whether a loop's target takes a batch apart, and the name is one of its parts."""
@@ -318,6 +328,9 @@ def _waits(function: Function) -> bool:
 
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+
+#: Methods of tensors; what holds several and moves them in place, as graphs and modules do, has none of these.
+_OF_TENSORS = frozenset("unsqueeze squeeze permute masked_fill view argmax softmax repeat_interleave".split())
 
 #: What leaves a test out, whatever the machine.
 _SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})

@@ -10,6 +10,7 @@ from devlint.flow.hypothesis import LOSS_NAME
 from devlint.flow.names import called_name, dotted
 from devlint.flow.value import TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
+from devlint.rules._brought_back import read_and_brought_back
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note, where
@@ -25,7 +26,8 @@ class NumpyOnDeviceTensor(Rule):
     ## What it does
     Reports `.numpy()`, `np.asarray(t)` and other functions of numpy, plots of matplotlib and calls of
     scikit-learn on a tensor that is on an accelerator, or that surely requires gradients (a parameter, a loss
-    that has been backpropagated) where gradients are recorded.
+    that has been backpropagated) where gradients are recorded. Reports also `y.numpy()` where the same function brings
+    what it makes of the array to `y.device`.
 
     ## Why is this bad
     Numpy reads host memory. For a tensor on a device the call raises `can't convert cuda:0 device type tensor
@@ -83,7 +85,25 @@ class NumpyOnDeviceTensor(Rule):
 
     def check(self) -> None:
         uses = self.flow.facts.array_uses.values()
-        report_together(self, [self._told(use) for use in uses if not self._is_caught(use.node)])
+        told = [self._told(use) for use in uses if not self._is_caught(use.node)]
+        known = {use.node for use in uses}
+        for read, back in read_and_brought_back(self):
+            if read not in known and not self._is_caught(read):
+                told.append(self._told_of_way_back(read, back))
+        report_together(self, told)
+
+    def _told_of_way_back(self, read: cst.Call, back: cst.Call) -> Told:
+        assert isinstance(read.func, cst.Attribute)
+        operand = read.func.value
+        name = short(self.code(operand))
+        return Told(
+            read,
+            f"`.numpy()` cannot read `{name}` on a device, where what comes of it is brought to",
+            also=f"`.numpy()` cannot read `{name}` either",
+            notes=[self.note(back, "it is brought to the device here")],
+            fix=self.fix("bring it to numpy with `.cpu()`", self.insert_after(operand, ".cpu()"), safe=True),
+            key=(self.flow.function(read), back),
+        )
 
     def _is_caught(self, node: cst.CSTNode) -> bool:
         """Whether the error is expected: ``try: a = x.numpy()``, ``except TypeError: a = x.cpu().numpy()``."""
