@@ -27,7 +27,7 @@ def read_and_brought_back(rule: Rule) -> Iterator[tuple[cst.Call, cst.Call]]:
         if any(asks_for_device(rule.code(test)) for test, _, _ in tests_above(rule, read)):
             continue  # if y.device.type == "cpu": y.numpy()
         back = _brought_back(rule, function, name)
-        if back is not None:
+        if back is not None and rule.source.offsets(read)[1] < rule.source.offsets(back)[1]:
             yield read, back
 
 
@@ -46,13 +46,15 @@ _MOVING = frozenset({"cpu", "to", "cuda", "type"})
 
 
 def _brought_back(rule: Rule, function: Function, name: str) -> cst.Call | None:
-    """A tensor made of an array that goes to the device of ``name``, which nothing brings to the host."""
+    """A tensor made of an array that goes to the device of ``name``, which was no array, and stays where it is."""
     back = None
     for node in tree.walk(function.node.body):
         if not isinstance(node, cst.Call):
             continue
         if called_name(node) == "cpu" and isinstance(node.func, cst.Attribute) and _of(node.func.value) == name:
             return None  # y = y.cpu()
+        if rule.flow.name_of(node) in _OF_ARRAYS and node.args and dotted(node.args[0].value) == name:
+            return None  # if isinstance(y, np.ndarray): y = torch.from_numpy(y)
         devices = [arg.value for arg in node.args if arg.keyword is None or arg.keyword.value == "device"]
         if not any(dotted(device) == f"{name}.device" for device in devices):
             continue

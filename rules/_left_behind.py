@@ -37,6 +37,8 @@ def is_needed_there(rule: Rule, meeting: Meeting) -> bool:
     """Whether a part is surely on the host, and what it comes to refuses it: ``net(x, lengths)`` may want that."""
     if rule.flow.scope.wraps_models:
         return False  # loader = accelerator.prepare(loader)   in another function, or file
+    if meeting.what == "a loss":
+        return False  # criterion(net(x), targets)   one of the project's own may move them
     of_tokenizer = _maker(rule, meeting).ref == "encoding"
     return meeting.what != "a call of the module" or of_tokenizer or takes_as_is(meeting.there)
 

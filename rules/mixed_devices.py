@@ -6,13 +6,14 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Move
 from devlint.flow.modules import has_tensors
-from devlint.flow.value import MODULE
+from devlint.flow.value import MODULE, TENSOR, UNKNOWN
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._left_behind import is_needed_there, left_behind
-from devlint.rules._meetings import meetings
+from devlint.rules._meetings import is_dead, meetings
 from devlint.rules._moves import short
-from devlint.rules._places import device_expression, where
-from devlint.rules._shown import is_chosen, is_shown
+from devlint.rules._places import device_expression, origin_note, where
+from devlint.rules._shown import is_chosen, is_shown, is_surely_there
 
 
 class MixedDevices(Rule):
@@ -27,7 +28,8 @@ class MixedDevices(Rule):
     it (`torch.LongTensor(index)`); and a part of a batch, or of what a tokenizer gave, that meets what is on a device,
     where another part of the same batch is moved: `criterion(net(x.to(device)), y)`.
 
-    Reports also a layer that is put into a module which has been moved before, and is called afterwards.
+    Reports also a layer that is put into a module which has been moved before, and is called afterwards, and lengths on
+    a device that `pack_padded_sequence` is handed, which reads them on the host.
 
     ## Why is this bad
     The operation raises `Expected all tensors to be on the same device`; the type, `expected TensorOptions(...)`.
@@ -76,7 +78,7 @@ class MixedDevices(Rule):
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
     Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
     where a part of a batch is handed to a model that is not followed, or accelerate may move it, and where a module is
-    built by one function and called by another.
+    built by one function and called by another; and for a loss that is not torch's own.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
@@ -91,7 +93,7 @@ class MixedDevices(Rule):
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()
         for meeting in meetings(self):
-            if meeting.host.kind == MODULE and meeting.there.kind == MODULE and meeting.host.origin not in reported:
+            if self._is_late_part(meeting) and meeting.host.origin not in reported:
                 reported.add(meeting.host_node)
                 self._report_part(meeting)
                 continue
@@ -114,6 +116,33 @@ class MixedDevices(Rule):
             )
         for meeting, moved in left_behind(self):
             self._report_left_behind(meeting, moved)
+        self._report_lengths()
+
+    def _report_lengths(self) -> None:
+        """``pack_padded_sequence(x, mask.sum(1))``: it reads the lengths on the host, and refuses others."""
+        for call in self.flow.calls("torch.nn.utils.rnn.pack_padded_sequence"):
+            lengths = argument(call, 1, "lengths")
+            value = self.flow.value(lengths.value) if lengths is not None else UNKNOWN
+            if lengths is None or value.kind != TENSOR or is_dead(self, call):
+                continue
+            handed_in = isinstance(lengths.value, cst.Name) and isinstance(value.origin, cst.Param)
+            if not value.place.is_there and (value.place.kind != "param" or handed_in):
+                continue  # def forward(self, x, lengths): callers know to leave them on the host
+            name = short(self.code(lengths.value))
+            self.report(
+                lengths.value,
+                f"`{name}` is on {where(value.place)}, and `pack_padded_sequence` takes lengths on the host only",
+                notes=origin_note(self, f"`{name}`", value),
+                fix=self.fix("bring them to the host: `.cpu()`", self.insert_after(lengths.value, ".cpu()"), safe=False)
+                if isinstance(lengths.value, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
+                else None,
+                tentative=not is_surely_there(self, call, value),
+            )
+
+    def _is_late_part(self, meeting: Meeting) -> bool:
+        """Whether a module that was moved is used with a part that is on the host, not handed one: ``net(nn.ReLU)``."""
+        set_here = isinstance(self.parent(meeting.host_node), cst.Assign | cst.AnnAssign)
+        return meeting.host.kind == MODULE and meeting.there.kind == MODULE and set_here
 
     def _report_part(self, meeting: Meeting) -> None:
         """``net.to(device); net.head = nn.Linear(8, 2); net(x)``"""

@@ -197,6 +197,9 @@ def unknown_call(frame: Frame, node: cst.Call, args: Args) -> Value:
     name = node.func.attr.value if isinstance(node.func, cst.Attribute) else getattr(node.func, "value", "")
     if isinstance(name, str) and hypothesis.LOSS_NAME.search(name):
         # `criterion(model(x), y)`: what is computed from tensors that are there is there
+        there = next((p for p in args.positional if p[1].holds_tensors and p[1].place.is_there), None)
+        if there is not None:
+            frame.leave_behind(node, args.positional, "a loss", there)
         operands = [value for _, value in args.positional if value.holds_tensors]
         if operands and all(value.place.is_there for value in operands):
             return Value(THING, operands[0].place, node)

@@ -73,7 +73,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         for host_name, host, there_name, there in ((first.name, a, second.name, b), (second.name, b, first.name, a)):
             if not host.is_host or host_name not in given or there_name not in given:
                 continue
-            if host_name == "self" and not _is_built_here(frame, receiver):
+            if host_name == "self" and not _is_built_here(frame, receiver) and not _is_kept(frame, node, receiver):
                 continue
             operand = given[host_name]
             if (operand[1].holds_tensors and operand[1].zero is False) or modules.may_hold_tensors(operand[1]):
@@ -109,6 +109,15 @@ def _is_built_here(frame: Frame, module: Value | None) -> bool:
     if module is None or module.kind != MODULE or module.obj is not module.origin or frame.function is None:
         return False
     return isinstance(module.origin, cst.Call) and frame.flow.function(module.origin) is frame.function
+
+
+def _is_kept(frame: Frame, node: cst.Call, module: Value | None) -> bool:
+    """Whether an object that is no module keeps the module as it built it: ``self.net = Net()``."""
+    if module is None or module.kind != MODULE or frame.cls is None or frame.cls.is_module:
+        return False
+    maker = frame.flow.function(module.origin) if isinstance(module.origin, cst.Call) else None
+    key = frame.key(node.func) or ""
+    return module.obj is module.origin and maker is not None and maker.cls is frame.cls and key.startswith("self.")
 
 
 def _note_default(frame: Frame, node: cst.Call, function: Function, given: dict[str, Operand], args: Args) -> None:
