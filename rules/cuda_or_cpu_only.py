@@ -15,7 +15,7 @@ _OTHER_KINDS = re.compile(r"(?<![a-z])(mps|xpu|npu|hpu|mlu|musa|xla|tpu|accelera
 _OTHER_KIND = re.compile(r"(mps|xpu|npu|hpu|mlu|musa|xla|tpu)(:\d+)?")
 #: It needs CUDA all the same.
 _CUDA_ALL_THE_SAME = re.compile(
-    r"torch\.cuda\.(?!is_available|manual_seed|empty_cache)\w|\.cuda\(|nccl|triton|bitsandbytes|load_in_[48]bit|onnx|"
+    r"torch\.cuda\.(?!is_available|manual_seed|empty_cache)\w|nccl|triton|bitsandbytes|load_in_[48]bit|onnx|"
     r"flash_attn|xformers|vllm|tensorrt|set_default_tensor_type|autocast|GradScaler"
 )
 
@@ -25,7 +25,8 @@ class CudaOrCpuOnly(Rule):
 
     ## What it does
     Reports `"cuda" if torch.cuda.is_available() else "cpu"` in files that need nothing else of CUDA, also of
-    `torch.device`s and in statements: `if torch.cuda.is_available(): device = "cuda"`.
+    `torch.device`s and in statements: `if torch.cuda.is_available(): device = "cuda"`. As tentative, `x.cuda()` under
+    that test, where the file has no other.
 
     ## Why is this bad
     On a Mac, and on machines with Intel's accelerators, the work runs on the CPU without a word, though it would run
@@ -53,8 +54,8 @@ class CudaOrCpuOnly(Rule):
     and devices have no fix.
 
     ## Limits
-    Silent in files that name another kind of accelerator, that use CUDA otherwise (`torch.cuda.Stream`, `.cuda()`,
-    `nccl`, autocast), and in tests. Whether each operation exists on the other kinds is not looked at.
+    Silent in files that name another kind of accelerator, that use CUDA otherwise (`torch.cuda.Stream`, `.cuda()`
+    without a test, `nccl`, autocast), and in tests. Whether each operation exists on the other kinds is not looked at.
 
     ## References
     - [torch.accelerator](https://pytorch.org/docs/stable/accelerator.html)
@@ -69,15 +70,32 @@ class CudaOrCpuOnly(Rule):
             return
         around = Surroundings(self)
         demanded = around.is_test or around.demands_cuda
+        moves = self._moves(around)
+        if demanded or moves is None:
+            return
         for node in self.source.nodes_of(cst.IfExp):
-            if not is_available_test(self.code(node.test)) or demanded:
+            if not is_available_test(self.code(node.test)):
                 continue
             if self._kind(node.body) == "cuda" and self._kind(node.orelse) == "cpu":
                 message = f"`{short(self.code(node))}` leaves out every accelerator but CUDA"
                 self.report(node, message, fix=self._fix(node))
         for branch in self.source.nodes_of(cst.If):
-            if is_available_test(self.code(branch.test)) and self._chooses(branch) and not demanded:
+            if is_available_test(self.code(branch.test)) and self._chooses(branch):
                 self.report(branch.body.body[0], "this leaves out every accelerator but CUDA")
+        for call in moves.values():
+            self.report(call, f"`{short(self.code(call))}` leaves out every accelerator but CUDA", tentative=True)
+
+    def _moves(self, around: Surroundings) -> dict[cst.CSTNode, cst.Call] | None:
+        """The first ``x.cuda()`` under each ``if torch.cuda.is_available():``; ``None`` where there is another, which
+        needs CUDA all the same."""
+        found: dict[cst.CSTNode, cst.Call] = {}
+        for call in self.source.nodes_of(cst.Call):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda":
+                test = around.guard(call)
+                if test is None or not is_available_test(self.code(test)):
+                    return None
+                found.setdefault(test, call)
+        return found
 
     def _chooses(self, branch: cst.If) -> bool:
         """``if torch.cuda.is_available(): device = "cuda"``, with ``"cpu"`` for the same name otherwise."""
