@@ -82,7 +82,10 @@ class CudaOrCpuOnly(Rule):
         for branch in self.source.nodes_of(cst.If):
             if is_available_test(self.code(branch.test)) and self._chooses(branch):
                 self.report(branch.body.body[0], "this leaves out every accelerator but CUDA")
-        for call in moves.values():
+        for test, call in moves.items():
+            branch = self.parent(test)
+            if branch is None or around.guard(branch) is not None:
+                continue  # if dist.is_initialized(): ... flag = flag.cuda()
             self.report(call, f"`{short(self.code(call))}` leaves out every accelerator but CUDA", tentative=True)
 
     def _moves(self, around: Surroundings) -> dict[cst.CSTNode, cst.Call] | None:
