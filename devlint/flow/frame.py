@@ -440,7 +440,8 @@ class Frame:
         """``if loss > 1: loss = torch.tensor([1.0])``, and then ``return loss``."""
         asked = self.scope.source.code(test)
         # if rows is None: rows = torch.zeros(3)   has no rows to follow
-        chosen = hypothesis.asks_for_device(asked) or f"{other.place.name} is None" in asked
+        absent = any(f"{other.place.name} is {none}" in asked for none in ("None", "not None"))
+        chosen = absent or hypothesis.asks_for_device(asked)
         moved = other.origin in self.facts.moves  # if device is not None: rows = rows.to(device)
         if self._is_handed(other) and not chosen and not moved and not self.dead:
             self.facts.given_back.setdefault((node, node), Meeting(node, "a result", node, made, node, other))
