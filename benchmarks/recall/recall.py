@@ -1,0 +1,166 @@
+"""How many real bugs are found: runs devlint on faults as they stood before they were fixed, and after.
+
+    python benchmarks/recall/recall.py CLONES [--set tuned|held] [--misses]
+
+``faults.jsonl`` names 454 faults of device placement, and of what it costs, by the commit that mended each, in 325
+public projects whose histories no rule was made from. Readers found them by the words of commit messages and then the
+changes themselves, without seeing what devlint says of them. ``judged`` is ``valid``, or ``arguable`` where it is a
+matter of taste or of support for one more backend; ``static`` says whether the file alone shows the fault: ``yes``,
+``hard`` (only by guesses, or with other files), or ``no``. In reach are those that are valid and shown by their file.
+The projects are parted into two sets by the hash of their names: what the ``tuned`` ones showed was worked on, the
+``held`` ones were never looked at.
+
+CLONES is a folder of clones, with their histories, as OWNER+NAME; faults of projects that are not there are left out
+and counted. A fault is found where any rule, tentative findings included, speaks of its line or the next ones, and
+mended where the same rule is silent there afterwards.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+FAULTS = Path(__file__).with_name("faults.jsonl")
+SLACK = 1  # lines around the one that a reader has pointed at
+
+
+@dataclass
+class Fault:
+    """One fault; ``remains``: the change left a fault of the same kind at that place."""
+
+    repository: str
+    fix: str
+    path: str
+    line: int
+    kind: str
+    scope: str
+    judged: str
+    static: str
+    remains: bool
+    set: str
+    why: str
+    before: str = ""
+    after: str = ""
+    found: frozenset[str] = frozenset()
+    mended: frozenset[str] = frozenset()
+
+    @property
+    def in_reach(self) -> bool:
+        return self.judged == "valid" and self.static == "yes"
+
+    @property
+    def copy(self) -> Path:
+        """Where the file lies among those to be checked; several faults of one file share a copy."""
+        return Path(self.repository.replace("/", "+"), self.fix, self.path)
+
+    def lines_after(self) -> range:
+        """The lines that stand where the fault stood."""
+        old, new = self.before.splitlines(), self.after.splitlines()
+        at = self.line - 1
+        for _, start, end, first, last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            if start <= at < end:
+                same = end - start == last - first
+                return range(first + at - start + 1, first + at - start + 2) if same else range(first + 1, last + 2)
+        return range(0)
+
+
+def faults(which: str | None) -> list[Fault]:
+    found = [Fault(**json.loads(line)) for line in FAULTS.read_text(encoding="utf-8").splitlines()]
+    return [fault for fault in found if which in (None, fault.set)]
+
+
+def read(clones: Path, fault: Fault) -> bool:
+    """Fill in the file before and after; false where the clone or the commit is missing."""
+    clone = clones / fault.repository.replace("/", "+")
+    if not clone.exists():
+        return False
+    texts = []
+    for revision in (f"{fault.fix}^", fault.fix):
+        shown = subprocess.run(["git", "-C", str(clone), "show", f"{revision}:{fault.path}"], capture_output=True)
+        if shown.returncode:
+            return False
+        texts.append(shown.stdout.decode(errors="replace"))
+    fault.before, fault.after = texts
+    return True
+
+
+def lint(files: dict[Path, str]) -> dict[Path, list[tuple[str, range]]]:
+    """The rules that speak of each file, and the lines they speak of."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in files.items():
+            (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / path).write_text(text, encoding="utf-8")
+        options = ["--isolated", "--no-cache", "--select", "ALL", "--output-format", "json", "--no-respect-gitignore"]
+        command = [sys.executable, "-m", "devlint", "check", *options, "."]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise click.ClickException(f"devlint exited {done.returncode}:\n{done.stderr}")
+    found = defaultdict(list)
+    for each in json.loads(done.stdout):
+        rows = range(each["location"]["row"], each["end_location"]["row"] + 1)
+        found[Path(each["filename"])].append((each["rule"], rows))
+    return found
+
+
+def judge(each: Iterable[Fault]) -> None:
+    """Fill in which rules found each fault, and which of these are silent where it was mended."""
+    known = list(each)
+    before = lint({fault.copy: fault.before for fault in known})
+    after = lint({fault.copy: fault.after for fault in known})
+    for fault in known:
+        there = range(fault.line, fault.line + 1)
+        fault.found = frozenset(rule for rule, rows in before.get(fault.copy, ()) if near(rows, there))
+        again = {rule for rule, rows in after.get(fault.copy, ()) if near(rows, fault.lines_after())}
+        fault.mended = fault.found if fault.remains else fault.found - again
+
+
+def near(rows: range, others: range) -> bool:
+    return bool(others) and rows.start - SLACK < others.stop and others.start - SLACK < rows.stop
+
+
+def table(all_of_them: list[Fault]) -> None:
+    def line(name: str, some: list[Fault]) -> None:
+        if some:
+            found, mended = sum(bool(fault.found) for fault in some), sum(bool(fault.mended) for fault in some)
+            click.echo(f"{name:<24}{len(some):>6}{found:>8}{mended:>8}{mended / len(some):>8.0%}")
+
+    click.echo(f"{'':<24}{'faults':>6}{'found':>8}{'silent':>8}{'share':>8}   (silent once mended)")
+    for name in ("kind", "scope", "set"):
+        for value in sorted({getattr(fault, name) for fault in all_of_them}):
+            line(f"{name} {value}", [fault for fault in all_of_them if getattr(fault, name) == value])
+    line("all", all_of_them)
+    for value in sorted({fault.set for fault in all_of_them}):
+        line(f"in reach, {value}", [fault for fault in all_of_them if fault.in_reach and fault.set == value])
+    line("in reach", [fault for fault in all_of_them if fault.in_reach])
+
+
+@click.command(help=__doc__)
+@click.argument("clones", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--set", "which", type=click.Choice(["tuned", "held"]), help="One of the two sets alone.")
+@click.option("--misses", is_flag=True, help="Name the faults of the tuned set that are not found.")
+def main(clones: Path, which: str | None, misses: bool) -> None:
+    wanted = faults(which)
+    there = [fault for fault in wanted if read(clones, fault)]
+    judge(there)
+    table(there)
+    if len(there) < len(wanted):
+        click.echo(f"{len(wanted) - len(there)} of {len(wanted)} left out: no clone, or the commit is not in it")
+    for fault in there if misses else ():
+        if not fault.mended and fault.set == "tuned":
+            said = f" [{', '.join(sorted(fault.found))}]" if fault.found else ""
+            click.echo(
+                f"{fault.kind}: {fault.repository} {fault.fix[:12]}^ {fault.path}:{fault.line}{said} {fault.why}"
+            )
+
+
+if __name__ == "__main__":
+    main()
