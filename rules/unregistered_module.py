@@ -73,7 +73,8 @@ class UnregisteredModule(Rule):
     goes through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the
     constructor is given are not reported, and neither are modules without parameters and buffers. Held back as
     tentative: a container that no method but the constructor names; modules that are given a device, that put their
-    parts on one when they are built, or that have buffers alone.
+    parts on one when they are built, or that have buffers alone; and modules that are moved when they are built and
+    have optimizers of their own, so that only `state_dict()` and `eval()` miss them.
 
     ## References
     - [torch.nn.ModuleList](https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
@@ -114,7 +115,20 @@ class UnregisteredModule(Rule):
             f"`self.{name}` is a plain {_PLAIN[container]}: the {what} in it are no part of `{cls.name}`{stay}",
             notes=notes,
             fix=self._fix(made[0], container, [value for _, value in held], parameters),
-            tentative=not self._is_used(cls, name) or all(_needs_no_move(*each) for each in put),
+            tentative=not self._is_used(cls, name)
+            or all(_needs_no_move(*each) for each in put)
+            or (all(each.place.is_there for _, each in put) and self._are_trained_apart(name)),
+        )
+
+    def _are_trained_apart(self, name: str) -> bool:
+        """``self.optimizers = [Adam(head.parameters()) for head in self.heads]``"""
+        path = f"self.{name}"
+        return any(
+            isinstance(given, cst.Call)
+            and isinstance(given.func, cst.Attribute)
+            and self._is_of(given.func.value, path)
+            for call in self.flow.calls(*table.OPTIMIZERS)
+            for given in (arg.value for arg in call.args[:1])
         )
 
     def _is_below(self, node: cst.CSTNode, statement: cst.CSTNode) -> bool:
