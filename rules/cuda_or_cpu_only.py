@@ -83,8 +83,8 @@ class CudaOrCpuOnly(Rule):
             if is_available_test(self.code(branch.test)) and self._chooses(branch):
                 self.report(branch.body.body[0], "this leaves out every accelerator but CUDA")
         for test, call in moves.items():
-            branch = self.parent(test)
-            if branch is None or around.guard(branch) is not None:
+            above = self.parent(test)
+            if above is None or around.guard(above) is not None:
                 continue  # if dist.is_initialized(): ... flag = flag.cuda()
             self.report(call, f"`{short(self.code(call))}` leaves out every accelerator but CUDA", tentative=True)
 
