@@ -86,6 +86,8 @@ def _named_loader(node: cst.BaseExpression) -> bool:
     # enumerate(tqdm(train_loader))
     while isinstance(node, cst.Call) and node.args:
         node = node.args[0].value
+    if isinstance(node, cst.Subscript):  # loaders["test"]
+        node = node.value
     name = dotted(node).rpartition(".")[2]
     return bool(name) and hypothesis.LOADER_NAME.search(name) is not None
 
