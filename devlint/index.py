@@ -14,6 +14,7 @@ answer. Cached findings rest on their facts: they count as long as each would be
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +38,8 @@ _ROOT_FILES = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _OTHER_FILES = frozenset({".git", "pyproject.toml", "README.md"})
 #: Packages whose names are looked for in no project: the flow knows them, or they never hold a tensor.
 _OUTSIDE = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "torchvision", "pytest", "scipy", "pandas", "tqdm"}
+#: ``from package import *``
+_STAR = re.compile(rb"\bimport[\s\\]*\*")
 #: Re-exports that lead further than this are a ring.
 _LONGEST_CHAIN = 20
 # Levels of what is being found out: of none, and of one outside of all.
@@ -105,6 +108,7 @@ class ProjectIndex:
     def __init__(self, root: str | None = None) -> None:
         self.root = os.path.abspath(root) if root is not None else None
         self._outlines: dict[str, Outline | None] = {}
+        self._unread: dict[str, bytes | None] = {}
         self._seen: dict[str, Seen] = {}
         self._listings: dict[str, dict[str, str]] = {}
         self._roots: dict[str, tuple[tuple[str, ...], frozenset[Fact]]] = {}
@@ -134,6 +138,8 @@ class ProjectIndex:
                 answer = self._entry(path, name)
             elif what in QUESTIONS:
                 answer = self._mention(path, question)
+            elif self._cannot_say(path, what, name):
+                answer = ""
             else:
                 outline = self.outline(path)
                 answer = outline.answer(question) if outline is not None else ""
@@ -143,9 +149,23 @@ class ProjectIndex:
     def outline(self, path: str) -> Outline | None:
         """What the file binds; ``None`` where it cannot be read."""
         if path not in self._outlines:
-            raw = self._read(path)
+            raw = self._unread.pop(path) if path in self._unread else self._read(path)
             self._outlines[path] = Outline(raw) if raw is not None else None
         return self._outlines[path]
+
+    def _cannot_say(self, path: str, what: str, name: str) -> bool:
+        """Whether a file that was not looked into yet binds no such name or takes over none, by its bytes alone.
+
+        A package that takes over the names of hundreds of files is asked for many that most of them never mention.
+        """
+        if what not in ("names", "stars") or path in self._outlines:
+            return False
+        if path not in self._unread:
+            self._unread[path] = self._read(path)
+        raw = self._unread[path]
+        if raw is None:
+            return True
+        return name.isascii() and name.encode() not in raw if what == "names" else not _STAR.search(raw)
 
     def _read(self, path: str) -> bytes | None:
         """What a file holds; ``None`` where it cannot be read."""
@@ -586,7 +606,8 @@ class View:
             self._lowest = _ALWAYS
             return None
         folder, file = os.path.split(path)
-        if len(parts) > 1 and file == "__init__.py" and self._ask(folder, f"entry {name}"):
+        there = self._ask(folder, f"entry {name}") if file == "__init__.py" else ""
+        if there == "package" or (there and len(parts) > 1):
             return None  # from .blocks import Block: a module of the package, whatever its hundred stars export
         for package in self._ask(path, "stars").split():
             module = self._module(package, path)
