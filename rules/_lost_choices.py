@@ -11,6 +11,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.names import dotted
 from devlint.rule import Rule
+from devlint.rules._portability import told_to_device
 
 _IS_DEVICE = re.compile(r"(^|_)device(_|$)")
 _KIND = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")
@@ -81,9 +82,7 @@ def _given_by(rule: Rule, line: cst.CSTNode, when: str = "", asked: cst.BaseExpr
     name = dotted(small.targets[0].target)
     if not _IS_DEVICE.search(name.rpartition(".")[2]):
         return []
-    value = small.value
-    if isinstance(value, cst.Call) and rule.flow.scope.qualified(value.func) == "torch.device" and value.args:
-        value = value.args[0].value
+    value = told_to_device(rule, small.value)
     sides = [(value, when)]
     if isinstance(value, cst.IfExp):
         test, asked = rule.code(value.test), value.test
@@ -93,8 +92,7 @@ def _given_by(rule: Rule, line: cst.CSTNode, when: str = "", asked: cst.BaseExpr
 
 def _kind(rule: Rule, node: cst.BaseExpression) -> str | None:
     """The kind of device that an expression names."""
-    if isinstance(node, cst.Call) and rule.flow.scope.qualified(node.func) == "torch.device" and node.args:
-        node = node.args[0].value
+    node = told_to_device(rule, node)
     match = _KIND.fullmatch(str(node.evaluated_value)) if isinstance(node, cst.SimpleString) else None
     return match[1] if match is not None else None
 

@@ -71,8 +71,8 @@ def _is_annotated(rule: Rule, meeting: Meeting) -> bool:
     if "numpy" in {name.partition(".")[0] for name in rule.flow.scope.imports.values()}:
         return False
     function = rule.flow.function(meeting.node)
-    name = meeting.there.place.name
-    return function is not None and any(p.name.value == name and p.annotation is not None for p in function.params)
+    param = function.param(meeting.there.place.name) if function is not None else None
+    return param is not None and param.annotation is not None
 
 
 def _runs_on_host(rule: Rule) -> bool:

@@ -279,7 +279,7 @@ class Surroundings:
         name = meeting.there.place.name.partition(".")[0] if meeting is not None else ""
         if meeting is None or name not in function.param_names:
             return None
-        param = next((each for each in function.params if each.name.value == name), None)
+        param = function.param(name)
         if param is None or not self.flow.value(param).is_tensor:
             return None  # net(batch["x"].cuda()): a program that runs its own model may be for CUDA
         said = f"though it meets `{name}`, which is wherever the caller has it"
@@ -483,6 +483,13 @@ def is_device_name(name: str) -> bool:
 def _without_prose(code: str) -> str:
     """Code without the texts that are for people: ``field(metadata={"help": "runs on the GPU"})``."""
     return _TEXT.sub(lambda text: "" if " " in text[0] else text[0], code)
+
+
+def told_to_device(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression:
+    """``"cuda"`` of ``torch.device("cuda")``, and what is no ``torch.device`` as it is."""
+    if isinstance(node, cst.Call) and rule.flow.scope.qualified(node.func) == "torch.device" and node.args:
+        return node.args[0].value
+    return node
 
 
 def is_available_test(code: str) -> bool:

@@ -165,7 +165,7 @@ def is_left_out(rule: Rule, function: Function, name: str) -> bool:
 
 def _may_be_set(rule: Rule, function: Function, name: str, default: bool, seen: frozenset[Function] = _NONE) -> bool:
     """Whether a parameter has another default, or a call hands it something else."""
-    param = next((p for p in function.params if p.name.value == name), None)
+    param = function.param(name)
     if param is None or param.default is None or not _is(rule, param.default, default):
         return True
     # net = Head(4, True)   and not   def step(self, x, weighted=False), which is handed `self` besides

@@ -8,7 +8,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import Surroundings, is_available_test
+from devlint.rules._portability import Surroundings, is_available_test, told_to_device
 
 #: Names by which a file shows that it knows of other kinds of devices, and texts that name one.
 _OTHER_KINDS = re.compile(r"(?<![a-z])(mps|xpu|npu|hpu|mlu|musa|xla|tpu|accelerator)(?![a-z])", re.IGNORECASE)
@@ -114,9 +114,7 @@ class CudaOrCpuOnly(Rule):
 
     def _kind(self, node: cst.BaseExpression) -> str:
         """``cuda`` for ``"cuda"``, ``"cuda:0"`` and ``torch.device("cuda")``."""
-        if isinstance(node, cst.Call) and self.flow.scope.qualified(node.func) == "torch.device" and node.args:
-            node = node.args[0].value
-        text = _text(node)
+        text = _text(told_to_device(self, node))
         return "cuda" if text == "cuda:0" else text
 
     def _knows_other_kinds(self) -> bool:

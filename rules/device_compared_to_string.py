@@ -179,8 +179,7 @@ class DeviceComparedToString(Rule):
             return True if value.text in _TYPES - {"cpu", "meta"} else None
         # def build(net, name): at = torch.device(name)   and not what another call gave, which may be a tensor's
         function = self.flow.function(named)
-        params = function.params if function is not None and isinstance(named, cst.Name) else ()
-        param = next((each for each in params if each.name.value == dotted(named)), None)
+        param = function.param(named.value) if function is not None and isinstance(named, cst.Name) else None
         if param is None or value.is_device_object:
             return None
         written = self.code(param.annotation) if param.annotation is not None else ""
@@ -351,7 +350,7 @@ class DeviceComparedToString(Rule):
             return None
         if f"isinstance({path}," in self.code(function.node):
             return None  # if isinstance(device, torch.device): return device.type
-        return next((param for param in function.params if param.name.value == path), None)
+        return function.param(path)
 
     def _is_bound(self, function: Function, name: str) -> bool:
         """``device = torch.device(device)``"""

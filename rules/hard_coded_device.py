@@ -12,7 +12,7 @@ from devlint.flow.names import dotted
 from devlint.rule import Rule
 from devlint.rules._lost_choices import lost_choices
 from devlint.rules._moves import short
-from devlint.rules._portability import Chosen, Implied, Surroundings, is_device_name
+from devlint.rules._portability import Chosen, Implied, Surroundings, is_device_name, told_to_device
 from devlint.testcode import is_test_file
 
 _NAMES_DEVICE = re.compile(r"(^|_)device(_map)?$")
@@ -165,9 +165,7 @@ class HardCodedDevice(Rule):
 
     def _names_kind(self, value: cst.BaseExpression) -> bool:
         """``"cuda"``, ``torch.device("cuda:0")``"""
-        if isinstance(value, cst.Call) and self.flow.scope.qualified(value.func) == "torch.device" and value.args:
-            value = value.args[0].value
-        return _is_kind(value)
+        return _is_kind(told_to_device(self, value))
 
     def _left_at_default(self, around: Surroundings) -> None:
         """``one_hot(target, classes)``, where that makes a tensor with ``device="cuda"`` unless told otherwise."""

@@ -463,7 +463,7 @@ def _parameter(function: Function | None, name: str) -> cst.Param | None:
     """The parameter of that name, where nothing else is bound to it."""
     if function is None or name in function.assigned:
         return None
-    return next((param for param in function.params if param.name.value == name), None)
+    return function.param(name)
 
 
 def _names_in(node: cst.CSTNode, name: str) -> list[cst.Name]:

@@ -8,6 +8,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.invariance import MAKING, bindings, same_every_time, target_stays
 from devlint.flow.loops import Loop, runs_sometimes, working_loop
+from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.value import ARRAY, LIST, MODULE, TENSOR, TUPLE
 from devlint.flow.waiting import call_waits, picks_by_mask
@@ -219,9 +220,9 @@ class InvariantMoveInLoop(Rule):
         """
         for node in tree.walk(loop.node):
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-                changes = node.func.attr.value not in _KEEPING and _root(node.func) == name
+                changes = node.func.attr.value not in _KEEPING and _head(node.func) == name
             elif isinstance(node, cst.AssignTarget):
-                changes = isinstance(node.target, cst.Attribute) and _root(node.target) == name
+                changes = isinstance(node.target, cst.Attribute) and _head(node.target) == name
             else:
                 changes = False
             if changes:
@@ -308,11 +309,9 @@ _KEEPING = table.MOVES | frozenset(
 )
 
 
-def _root(node: cst.BaseExpression) -> str | None:
+def _head(node: cst.BaseExpression) -> str:
     """`net` of `net.heads.append`."""
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else None
+    return dotted(node).partition(".")[0]
 
 
 def _is_one_number(node: cst.BaseExpression) -> bool:

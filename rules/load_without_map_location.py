@@ -144,7 +144,7 @@ class LoadWithoutMapLocation(Rule):
         given = next((arg.value for arg in call.args if arg.keyword and arg.keyword.value == "map_location"), None)
         if function is None or not isinstance(given, cst.Name) or not names_device(given.value):
             return
-        param = next((each for each in function.params if each.name.value == given.value), None)
+        param = function.param(given.value)
         if param is None or not isinstance(param.default, cst.Name) or param.default.value != "None":
             return
         # if device is None: device = "cpu", or another way for what was not told

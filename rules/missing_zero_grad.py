@@ -8,7 +8,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.loops import leaves
-from devlint.flow.names import called_name, dotted
+from devlint.flow.names import called_name, dotted, innermost_call
 from devlint.flow.scope import Function
 from devlint.flow.value import OPTIMIZER
 from devlint.rule import Rule
@@ -157,7 +157,7 @@ class MissingZeroGrad(Rule):
         known = self.flow.loop(loop.body)
         given = [n.value for n in tree.walk(loop.body) if isinstance(n, cst.Arg) and isinstance(n.value, cst.Name)]
         origins = {self.flow.value(n).origin for n in given if known is None or not known.binds(n.value)}
-        return bool(origins) and all(self.flow.name_of(_innermost(origin)) in _CONSTANT for origin in origins)
+        return bool(origins) and all(self.flow.name_of(innermost_call(origin)) in _CONSTANT for origin in origins)
 
     def _backwards(self, root: cst.CSTNode) -> Iterator[cst.Call]:
         for node in tree.walk(root):
@@ -205,13 +205,6 @@ class MissingZeroGrad(Rule):
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
         block: cst.CSTNode | None = self.enclosing(node, cst.BaseSuite, cst.Module)
         return block
-
-
-def _innermost(node: cst.CSTNode | None) -> cst.CSTNode | None:
-    """`torch.ones(4)` of `torch.ones(4).to(device)`."""
-    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and isinstance(node.func.value, cst.Call):
-        node = node.func.value
-    return node
 
 
 def _counts(loop: Loop) -> bool:

@@ -4,7 +4,7 @@ import libcst as cst
 
 from devlint.finding import Fix
 from devlint.flow.facts import Move
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR
 from devlint.rule import Rule
@@ -118,9 +118,7 @@ class MoveTakenForCopy(Rule):
             return None
         first = min(later, key=self._start)
         for assign in self.source.nodes_of(cst.Assign):
-            bound: set[str] = set()
-            for target in assign.targets:
-                target_names(target.target, bound)
+            bound = names_bound(*(target.target for target in assign.targets))
             between = start < self._start(assign) < self._start(first)
             if name in bound and between and self.flow.function(assign) is function:
                 return None

@@ -12,7 +12,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, innermost_call, target_names
 
 if TYPE_CHECKING:
     from devlint.flow.scope import Function
@@ -163,9 +163,8 @@ def _note_converted(function: Function, node: cst.Assign) -> None:
             _note_if_converted(function, target, node.value)
 
 
-def _note_if_converted(function: Function, target: cst.BaseExpression, made: cst.BaseExpression) -> None:
-    while type(made) is cst.Call and type(made.func) is cst.Attribute and type(made.func.value) is cst.Call:
-        made = made.func.value
+def _note_if_converted(function: Function, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
+    made = innermost_call(value)
     if type(made) is not cst.Call or not made.args or type(made.args[0].value) is not cst.Name:
         return
     name = made.args[0].value.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args, Operand, is_false, is_true
+from devlint.flow.arguments import Args, is_false, is_true
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.value import ARRAY, DATA, LIST, NONE, TENSOR, THING, TUPLE, UNKNOWN, Value, element, tensor
@@ -116,7 +116,8 @@ def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     place = HOST
     first = args.value(0)
     if first is not None and first.kind == TENSOR and name in table.HOST_TYPED:
-        _refuses(frame, node, name, args.positional[0])
+        # torch.LongTensor(index): a type of the host takes no tensor that is elsewhere; torch.Tensor does
+        frame.refuse(node, f"`{name}`", (node, tensor(HOST, node)), args.positional[0])
     if first is not None and first.holds_tensors and first.place.is_there:
         place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
     # torch.Tensor([1.0, 2.0]), torch.LongTensor(3), torch.FloatTensor(rows): with a dimension
@@ -124,15 +125,6 @@ def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     by_numpy = name.startswith("torch.from") and (first is None or first.zero is not False)
     zero = False if sized and not by_numpy else None
     return tensor(place, node, zero=zero, pinned=False, tracked=False)
-
-
-def _refuses(frame: Frame, node: cst.Call, name: str, given: Operand) -> None:
-    """``torch.LongTensor(index)``: a type of the host takes no tensor that is elsewhere; ``torch.Tensor`` does."""
-    here = (node, tensor(HOST, node))
-    if given[1].place.is_there:
-        frame.met(node, f"`{name}`", here, given)
-    elif given[1].place.kind == "param":
-        frame.assume(node, f"`{name}`", here, given)
 
 
 def keep(frame: Frame, node: cst.Call, args: Args) -> Value:

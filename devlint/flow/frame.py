@@ -470,10 +470,7 @@ class Frame:
         if base[1].kind != TENSOR or index[1].kind != TENSOR or index[1].zero is not False:
             return
         if base[1].place.is_host:
-            if index[1].place.is_there:
-                self.met(node, "indexing", base, index)
-            elif index[1].place.kind == "param":
-                self.assume(node, "indexing", base, index)
+            self.refuse(node, "indexing", base, index)
         elif index[1].place.kind == "fixed":
             self.beside(node, "indexing", index, base)
 
@@ -481,10 +478,14 @@ class Frame:
         """``ranks[order] = torch.arange(n)``: torch moves a single number there, and nothing else."""
         if base[1].kind != TENSOR or put[1].kind != TENSOR or put[1].zero is not False or not put[1].place.is_host:
             return
-        if base[1].place.is_there:
-            self.met(node, "an assignment", put, base)
-        elif base[1].place.kind == "param":
-            self.assume(node, "an assignment", put, base)
+        self.refuse(node, "an assignment", put, base)
+
+    def refuse(self, node: cst.CSTNode, what: str, host: Operand, other: Operand) -> None:
+        """What is on the host meets what is on a device, or is one where the function was handed it there."""
+        if other[1].place.is_there:
+            self.met(node, what, host, other)
+        elif other[1].place.kind == "param":
+            self.assume(node, what, host, other)
 
     def constrain(self, a: Operand, b: Operand) -> None:
         """Two values must be at one place; a caller that knows both may see that they are not."""

@@ -111,11 +111,10 @@ def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str
     """A method of something unknown: some names say enough."""
     if name == "parameters":
         return Value(PARAMS, UNKNOWN_PLACE, node)
-    if name in ("prepare", "setup", "setup_dataloaders"):
-        holder = (frame.key(func.value) or "").rpartition(".")[2]
-        if "accelerator" in holder or holder == "fabric":
-            return loaders.prepared(frame, func, args)
-    if "accelerator" in (frame.key(func.value) or "").rpartition(".")[2]:
+    holder = (frame.key(func.value) or "").rpartition(".")[2]
+    if name in ("prepare", "setup", "setup_dataloaders") and ("accelerator" in holder or holder == "fabric"):
+        return loaders.prepared(frame, func, args)
+    if "accelerator" in holder:
         _gather(frame, node, name, args)
     if name == "backward" and isinstance(func.value, cst.Name) and frame.env is not None:
         return NOTHING

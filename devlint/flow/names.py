@@ -36,6 +36,13 @@ def called_name(call: cst.Call) -> str:
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
 
 
+def innermost_call(node: cst.CSTNode | None) -> cst.CSTNode | None:
+    """``torch.ones(4)`` of ``torch.ones(4).to(device)``, and what is no call of a method as it is."""
+    while type(node) is cst.Call and type(node.func) is cst.Attribute and type(node.func.value) is cst.Call:
+        node = node.func.value
+    return node
+
+
 def target_names(target: cst.BaseExpression, into: set[str]) -> None:
     """Add the plain names that a target binds."""
     if type(target) is cst.Name:

@@ -166,6 +166,10 @@ class Function:
             return True
         return name in self.called_with or bool(attributes & _TENSOR_ATTRIBUTES or methods & _TENSOR_METHODS)
 
+    def param(self, name: str) -> cst.Param | None:
+        """The parameter of that name."""
+        return next((param for param in self.params if param.name.value == name), None)
+
     def is_tensor_by_methods(self, name: str) -> bool:
         """Whether the function calls a method on a name that nothing but a tensor has."""
         return bool(self.methods.get(name, _NO_NAMES) & _OF_TENSORS_ONLY)
