@@ -11,10 +11,20 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.testcode import is_test_file
 
-_RANKS = frozenset({"torch.distributed.get_rank", "torch.distributed.distributed_c10d.get_rank"})
-_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+_RANKS = frozenset(
+    "torch.distributed.get_rank torch.distributed.distributed_c10d.get_rank horovod.torch.rank "
+    "ignite.distributed.get_rank ignite.distributed.utils.get_rank detectron2.utils.comm.get_rank "
+    "mmengine.dist.get_rank fvcore.common.dist.get_rank".split()
+)
+_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+#: Keywords that take the number of a device.
+_NUMBERED_BY = frozenset({"device", "output_device", "device_id", "map_location"})
+_CUDA_BEFORE = re.compile(r"cuda:(%[ds]|\{0?(:d)?\})?")
 #: Attributes that hold the rank among all processes, and those beside them that hold the one on the node.
 _NAMED = {"process_index": "local_process_index", "global_rank": "local_rank"}
+_NUMBERING = ("torch.cuda.set_device", "torch.cuda.device", "torch.cuda.get_device_name")
+#: Names that say that the rank is the one on this node.
+_SAYS_LOCAL = re.compile(r"(^|[._])local_?rank$", re.I)
 #: Said in a program that stays on one machine.
 _ONE_MACHINE = re.compile(r"localhost|127\.0\.0\.1|\bmp\.spawn\b|multiprocessing\.spawn|start_processes")
 
@@ -24,8 +34,10 @@ class GlobalRankAsDevice(Rule):
 
     ## What it does
     Reports `cuda:{rank}`, `torch.device("cuda", rank)`, `set_device(rank)`, `.cuda(rank)`, `.to(rank)` and
-    `device_ids=[rank]` where `rank` is `torch.distributed.get_rank()`, the environment's `RANK`, or an attribute
-    `process_index` or `global_rank` beside which there is one for the node (`local_process_index`, `local_rank`).
+    `device_ids=[rank]`, in whatever way they are written, where `rank` is `torch.distributed.get_rank()`, the
+    environment's `RANK`, or an attribute `process_index` or `global_rank` beside which there is one for the node
+    (`local_process_index`, `local_rank`). Where the rank among all is given to a name such as `local_rank`, that line
+    is reported.
 
     ## Why is this bad
     Ranks are counted over all nodes, devices on each node from zero. With two nodes of eight devices, the second has
@@ -72,13 +84,26 @@ class GlobalRankAsDevice(Rule):
 
     def check(self) -> None:
         text = self.source.text
-        if not ("get_rank" in text or any(word in text for word in _VARIABLES)) or _ONE_MACHINE.search(text):
+        if not (
+            "get_rank" in text or ".rank()" in text or any(word in text for word in _VARIABLES)
+        ) or _ONE_MACHINE.search(text):
             return
         if is_test_file(self.source.path):
             return  # tests/test_parallel.py is run on one machine
         ranks = self._ranks()
+        misnamed = self._misnamed()
         for node, rank in self._devices_numbered():
-            found = self._global_rank(rank, ranks, self.flow.function(node))
+            function, name = self.flow.function(node), dotted(rank)
+            if _SAYS_LOCAL.search(name):
+                wrong = misnamed.pop((self._owner(name, function), name), None)
+                if wrong is not None and not (function is not None and self._narrowed(function, name)):
+                    self.report(
+                        wrong,
+                        f"`{name}` gets the rank among the processes of all nodes, and numbers a device of this one",
+                        notes=[self.note(node, "devices are counted on each node by itself")],
+                    )
+                continue
+            found = self._global_rank(rank, ranks, function)
             if found is not None:
                 what = short(self.code(rank))
                 self.report(
@@ -86,6 +111,20 @@ class GlobalRankAsDevice(Rule):
                     f"`{what}` counts the processes of all nodes, and devices are counted on each node by itself",
                     notes=[self.note(found, "this is the rank among all; `LOCAL_RANK` is that on a node")],
                 )
+
+    def _owner(self, name: str, function: Function | None) -> Function | None:
+        """The function whose name it is; ``args.local_rank`` and ``self.local_rank`` are those of the file."""
+        return None if "." in name else function
+
+    def _misnamed(self) -> dict[tuple[Function | None, str], cst.BaseExpression]:
+        """Names such as ``local_rank`` that get the global rank, by function."""
+        found: dict[tuple[Function | None, str], cst.BaseExpression] = {}
+        for assign in self.source.nodes_of(cst.Assign):
+            for each in assign.targets:
+                name = dotted(each.target)
+                if _SAYS_LOCAL.search(name) and self._source(assign.value) is not None:
+                    found.setdefault((self._owner(name, self.flow.function(assign)), name), assign.value)
+        return found
 
     def _ranks(self) -> dict[tuple[Function | None, str], cst.Call | cst.Subscript | None]:
         """Names bound to the global rank and nothing else, by function; those bound to others, too, with ``None``."""
@@ -110,6 +149,9 @@ class GlobalRankAsDevice(Rule):
         """`dist.get_rank()`, `int(os.environ["RANK"])`, `os.getenv("RANK", 0)`."""
         if isinstance(node, cst.Call) and dotted(node.func) == "int" and len(node.args) == 1:
             return self._source(node.args[0].value)
+        if isinstance(node, cst.IfExp):  # dist.get_rank() if dist.is_initialized() else 0
+            ways = [each for each in (node.body, node.orelse) if not isinstance(each, cst.Integer | cst.UnaryOperation)]
+            return self._source(ways[0]) if len(ways) == 1 else None
         if isinstance(node, cst.Call):
             name = self.flow.name_of(node) or self.flow.scope.qualified(node.func)
             if name in _RANKS:
@@ -129,18 +171,32 @@ class GlobalRankAsDevice(Rule):
             first, last = text.parts[:1], text.parts[1:]
             if len(last) == 1 and isinstance(first[0], cst.FormattedStringText) and first[0].value == "cuda:":
                 found += [(text, part.expression) for part in last if isinstance(part, cst.FormattedStringExpression)]
-        for call in self.flow.calls("torch.device"):
-            if len(call.args) == 2 and isinstance(call.args[0].value, cst.SimpleString):
-                found.append((call, call.args[1].value))
-        found += [(call, call.args[0].value) for call in self.flow.calls("torch.cuda.set_device") if call.args]
+        for joined in self.source.nodes_of(cst.BinaryOperation):
+            if isinstance(joined.operator, cst.Add | cst.Modulo) and _is_start(joined.left):
+                found += [(joined, number) for number in _in_text(joined.right)]
+        found += [(call, call.args[0].value) for call in self.flow.calls(*_NUMBERING) if call.args]
         for call in self.source.nodes_of(cst.Call):
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("to", "cuda") and len(call.args) == 1:
-                found.append((call, call.args[0].value))
+            found += [(call, number) for number in self._told(call)]
         for arg in self.source.nodes_of(cst.Arg):
             named = arg.keyword is not None and arg.keyword.value == "device_ids"
-            if named and isinstance(arg.value, cst.List) and len(arg.value.elements) == 1:
+            if named and isinstance(arg.value, cst.List | cst.Tuple) and len(arg.value.elements) == 1:
                 found.append((arg.value, arg.value.elements[0].value))
+            elif arg.keyword is not None and arg.keyword.value in _NUMBERED_BY:
+                found.append((arg.value, arg.value))
         return found
+
+    def _told(self, call: cst.Call) -> list[cst.BaseExpression]:
+        """``rank`` of ``x.to(rank)``, ``x.cuda(rank)``, ``torch.device("cuda", rank)``, ``"cuda:{}".format(rank)``."""
+        plain = [arg.value for arg in call.args if arg.keyword is None]
+        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if name in ("to", "cuda"):
+            return plain[:1]
+        if name == "format" and isinstance(call.func, cst.Attribute) and _is_start(call.func.value):
+            return plain[:1]
+        if self.flow.scope.qualified(call.func) == "torch.device":
+            named = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == "index"]
+            return named or [each for each in plain if not isinstance(each, cst.SimpleString)]
+        return []
 
     def _global_rank(
         self,
@@ -166,6 +222,18 @@ class GlobalRankAsDevice(Rule):
     def _narrowed(self, function: Function, name: str) -> bool:
         # rank %= torch.cuda.device_count()
         return any(isinstance(n, cst.AugAssign) and dotted(n.target) == name for n in tree.walk(function.node.body))
+
+
+def _is_start(node: cst.BaseExpression) -> bool:
+    """``"cuda:"``, ``"cuda:%d"``, ``"cuda:{}"``"""
+    return isinstance(node, cst.SimpleString) and _CUDA_BEFORE.fullmatch(str(node.evaluated_value)) is not None
+
+
+def _in_text(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """``rank`` of ``str(rank)`` and of ``(rank,)``."""
+    if isinstance(node, cst.Call):
+        return [node.args[0].value] if dotted(node.func) == "str" and node.args else []
+    return [node.elements[0].value] if isinstance(node, cst.Tuple) and node.elements else [node]
 
 
 def _is_rank(node: cst.BaseExpression) -> bool:
