@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -8,7 +9,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import annotation_names, dotted, last_word
+from devlint.flow.names import annotation_names, dotted, last_word, names_bound
 from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
@@ -29,7 +30,7 @@ class InvalidDeviceArgument(Rule):
     - a flag for a device: `x.cuda(True)`, `torch.zeros(3, device=use_cuda)`;
     - the context manager `torch.cuda.device(0)` for a device, or as a statement of its own, where it does nothing;
     - a function that is not called: `device=torch.cuda.current_device`;
-    - names that torch does not know: `"gpu"`, `"CUDA"`, `"cuda0"`, `"cuda:0,1"`; lists of devices;
+    - names that torch does not know: `"gpu"`, `f"gpu:{index}"`, `"CUDA"`, `"cuda0"`, `"cuda:0,1"`; lists of devices;
     - a `torch.device` for the `device_type` of `autocast`, which takes a string;
     - an accelerator for a constructor of host tensors: `torch.LongTensor([1], device=device)`;
     - `device=` for a function or class that has no such argument: `torch.cat`, `nn.ReLU`, `nn.Parameter`, `DataLoader`;
@@ -122,7 +123,7 @@ class InvalidDeviceArgument(Rule):
             self._statement(node)
         elif name in _AUTOCAST:
             self._autocast(node)
-        elif name == "torch.device":
+        elif name in _TOLD:
             arg = argument(node, 0, "type", "device")
             if arg is not None:
                 self._device(node, arg, named=True)
@@ -196,11 +197,13 @@ class InvalidDeviceArgument(Rule):
             )
         elif isinstance(arg.value, cst.Integer):
             self.report(arg.value, "`autocast` takes a string for its `device_type`, not the number of a device")
+        elif (unknown := self._unknown_name(arg.value)) is not None:
+            self.report(arg.value, f"`{short(self.code(unknown))}` is no type of device that torch knows")
 
     def _load(self, node: cst.Call, name: str) -> None:
         arg = argument(node, 1, "map_location")
         if arg is not None:
-            self._device(node, arg, named=False)
+            self._device(node, arg, named=True)
         given = argument(node, None, "device")
         if given is None or self._is_expected(node):
             return
@@ -276,7 +279,7 @@ class InvalidDeviceArgument(Rule):
         """Report what is given for a device and is none. ``named``: strings are names of devices here."""
         given = arg.value
         value = self.flow.value(given)
-        text = given.evaluated_value if named and isinstance(given, cst.SimpleString) else None
+        unknown = self._unknown_name(given) if named else None
         if value.kind == CONTEXT and value.ref == "torch.cuda.device":
             message = f"`{short(self.code(given))}` is a context manager, and no device"
             fix = self._as_device(given)
@@ -285,12 +288,44 @@ class InvalidDeviceArgument(Rule):
             fix = self.fix("call it", self.insert_after(given, "()"), safe=True)
         elif isinstance(given, cst.List | cst.ListComp):
             message, fix = f"`{short(self.code(given))}` is a list, and no device", None
-        elif isinstance(text, str) and _MEANT.match(text) and not _VALID.fullmatch(text):
-            message, fix = f"`{self.code(given)}` is no device that torch knows", None
+        elif unknown is not None:
+            message, fix = f"`{short(self.code(unknown))}` is no device that torch knows", None
         else:
             return
         if not self._is_expected(node):
-            self.report(given, message, fix=fix)
+            elsewhere = unknown is not None and self.flow.function(unknown) is not self.flow.function(given)
+            notes = [self.note(unknown, "it is named here")] if unknown is not None and unknown is not given else []
+            self.report(given, message, notes=notes, fix=fix, tentative=elsewhere)
+
+    def _unknown_name(self, given: cst.BaseExpression) -> cst.BaseExpression | None:
+        """The name that torch does not know: a string, one side of a choice, or what a name is bound to, once."""
+        if isinstance(given, cst.IfExp):
+            return self._unknown_name(given.body) or self._unknown_name(given.orelse)
+        if isinstance(given, cst.Name):
+            bound = self._bound_once(given)
+            return self._unknown_name(bound) if bound is not None and not isinstance(bound, cst.Name) else None
+        start, is_whole = beginning(given)
+        if not _MEANT.match(start):
+            return None
+        # f"cuda{index}"  may be told ":1"
+        return given if not (_VALID if is_whole else _BEGUN).fullmatch(start) else None
+
+    def _bound_once(self, name: cst.Name) -> cst.BaseExpression | None:
+        """What the only statement binds that binds a name, in the function or, where that does not, in the file."""
+        function = self.flow.function(name)
+        if function is not None and name.value not in function.assigned:
+            if any(name.value in each.param_names for each in _outwards(function)):
+                return None
+            function = None
+        places = [node for node in self.source.nodes_of(cst.AssignTarget) if dotted(node.target) == name.value]
+        statements = [self.parent(node) for node in places if self.flow.function(node) is function]
+        others = [node for node in self.source.nodes_of(cst.AnnAssign) if dotted(node.target) == name.value]
+        if len(statements) != 1 or others or not isinstance(statements[0], cst.Assign):
+            return None  # device = "gpu"; if ...: device = "cuda"
+        loops = [each for each in self.source.nodes_of(cst.For) if name.value in names_bound(each.target)]
+        if any(self.flow.function(each) is function for each in loops) or len(statements[0].targets) != 1:
+            return None
+        return statements[0].value
 
     def _as_device(self, node: cst.BaseExpression) -> Fix | None:
         if not isinstance(node, cst.Call) or len(node.args) != 1 or node.args[0].keyword or node.args[0].star:
@@ -449,6 +484,32 @@ class InvalidDeviceArgument(Rule):
         return moves and above is call.args[0]
 
 
+def beginning(node: cst.BaseExpression) -> tuple[str, bool]:
+    """The constant beginning of a string, however it is put together, and whether that is all of it."""
+    if isinstance(node, cst.SimpleString):
+        text = node.evaluated_value
+        return (text, True) if isinstance(text, str) else ("", False)
+    if isinstance(node, cst.FormattedString):  # f"gpu:{index}"
+        first = node.parts[0] if node.parts else None
+        return (first.value, len(node.parts) == 1) if isinstance(first, cst.FormattedStringText) else ("", False)
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):  # "gpu:" + str(index)
+        return beginning(node.left)[0], False
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):  # "gpu:%d" % index
+        return re.sub(r"%\d*[di]", "0", beginning(node.left)[0]).partition("%")[0], False
+    func = node.func if isinstance(node, cst.Call) else None
+    if isinstance(func, cst.Attribute) and func.attr.value == "format":  # "gpu:{}".format(index)
+        return beginning(func.value)[0].partition("{")[0], False
+    return "", False
+
+
+def _outwards(function: Function) -> Iterator[Function]:
+    """A function, and those around it."""
+    around: Function | None = function
+    while around is not None:
+        yield around
+        around = around.outer
+
+
 def takes_no_device(name: str) -> bool:
     """Whether a function or class of torch refuses `device=`."""
     fact = table.MODULES.get(name)
@@ -471,6 +532,8 @@ def _names_in(node: cst.CSTNode, name: str) -> list[cst.Name]:
 
 
 _AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"})
+#: They take a device, or its name, first.
+_TOLD = frozenset({"torch.device", "torch.Generator", "torch.set_default_device"})
 _LOADING = frozenset({"torch.load", "torch.jit.load"})
 _NO_DEVICE = frozenset({"torch.from_numpy", "torch.frombuffer", "torch.utils.data.DataLoader"})
 _FUNCTIONS = frozenset({"torch.cuda.current_device", "torch.accelerator.current_accelerator"})
@@ -493,4 +556,6 @@ _ACCELERATOR = re.compile(r"cuda|mps|xpu|npu|hpu|mlu|musa|xla")
 #: Names meant for the devices that everyone has; backends may bring names of their own.
 _MEANT = re.compile(r"\s*(gpu|cuda|cpu|mps)(?![a-z])", re.IGNORECASE)
 _VALID = re.compile(r"(cuda|cpu|mps)(:(0|[1-9]\d*))?")
+#: What such a name may begin with, where the rest is told when the code runs.
+_BEGUN = re.compile(r"(cuda|cpu|mps)(:(0|[1-9]\d*)?)?")
 _INDEXED = re.compile(r"""f["'](cuda|xpu|npu):\{""")
