@@ -457,6 +457,7 @@ def test_every_rule_has_advice():
     assert known - set(ADVICE) <= {  # nothing that a run would see
         "device-compared-to-string",
         "discarded-move",
+        "dtype-for-device",
         "ignored-device-argument",
         "invalid-device-argument",
         "load-without-map-location",
@@ -467,10 +468,12 @@ def test_every_rule_has_advice():
         "float64-on-mps",
         "hard-coded-device",
         "legacy-tensor-type",
+        "minus-one-as-device",
         "move-override-skipped",
         "move-taken-for-copy",
         "uncalled-function",
         "unguarded-accelerator-call",
+        "unknown-device-function",
         "visible-devices-set-late",
     }
 
