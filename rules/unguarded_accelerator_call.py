@@ -34,6 +34,8 @@ _OTHER_KIND = re.compile(r"xpu|npu|mps|hpu|mlu|musa|cpu")
 _NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "an XPU"}
 #: Attributes of torch that a package of the vendor's adds, and how such packages are called.
 _PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa", "hpu": "habana_frameworks"}
+#: Whatever is not the CPU: `device != "cpu"`, `str(self.device) != "cpu"`, `not device.type == "cpu"`.
+_NOT_HOST = re.compile(r"""(str\([\w.]+\)|[\w.]+) != ["']cpu["']|not (str\([\w.]+\)|[\w.]+) == ["']cpu["']""")
 #: A flag decides on it, or a setting.
 _SPEAKS_OF_PINNING = re.compile(f"{SPEAKS.pattern}|pin|non_blocking", re.IGNORECASE)
 
@@ -47,7 +49,9 @@ class UnguardedAcceleratorCall(Rule):
     torch has only where a package adds them, `torch.npu.is_available()` above all. Reports apex's fused
     optimizers, too, where they are used as soon as they can be imported; `torch.mps` beside `torch.cuda` in one block,
     as no machine has both; and what is for CUDA in the branch where `torch.cuda.is_available()` is false. As
-    tentative, `torch.cuda.set_device(device)` with the device that was chosen, and `pin_memory()` of a tensor.
+    tentative, `torch.cuda.set_device(device)` with the device that was chosen, and `pin_memory()` of a tensor; what
+    runs when the file is imported, also as a default argument, where no more of the file does that is for CUDA; and
+    what `device.type != "cpu"` alone guards, which lets other kinds through.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -203,13 +207,51 @@ class UnguardedAcceleratorCall(Rule):
 
     def _of_torch(self, call: cst.Call, kind: str, around: Surroundings) -> None:
         words = re.compile(f"{SPEAKS.pattern}|{kind}", re.IGNORECASE)
-        if around.guard(call, words) is not None or around.is_for_cuda(call):
+        guard = around.guard(call, words)
+        said = f"`{short(self.code(call))}` raises where there is no {_NAMES[kind].removeprefix('an ')}"
+        if guard is not None:
+            self._for_all_but_host(call, said, guard, words, around)
+            return
+        if around.is_for_cuda(call):
             return
         notes = self._runs_elsewhere(call, kind, around)
         if notes:
-            said = f"`{short(self.code(call))}` raises where there is no {_NAMES[kind].removeprefix('an ')}"
             message = f"{said}, and nothing here asks whether there is"
             self.report(call, message, notes=notes, fix=self._fix(call, kind))
+        elif self._breaks_import(call, around):
+            self.report(call, f"{said}, as soon as this file is imported", tentative=True)
+
+    def _for_all_but_host(
+        self, call: cst.Call, said: str, guard: cst.CSTNode, words: re.Pattern[str], around: Surroundings
+    ) -> None:
+        """``if device.type != "cpu": torch.cuda.synchronize()``: not the CPU may be another kind, too."""
+        branch = self.parent(guard)
+        if not _NOT_HOST.fullmatch(self.code(guard)) or not isinstance(branch, cst.If | cst.IfExp):
+            return
+        if around.guard(branch, words) is None and not around.is_for_cuda(call):
+            note = self.note(guard, "whatever is not the CPU gets here")
+            self.report(call, f"{said}, and of other kinds there are more than the CPU", notes=[note], tentative=True)
+
+    def _breaks_import(self, call: cst.Call, around: Surroundings) -> bool:
+        """Whether it runs when the file is imported, and nothing else that runs then is for CUDA."""
+        if not self._runs_at_import(call, around):
+            return False
+        # net = build().cuda(); torch.cuda.synchronize();  device = "cuda"  is a program for CUDA
+        others = [node for node in self.source.nodes_of(cst.Attribute) if node.attr.value == "cuda"]
+        texts = [text for text in self.source.nodes_of(cst.SimpleString) if text.raw_value.startswith("cuda")]
+        called = [node for node in others if isinstance(self.parent(node), cst.Call)]
+        return not any(self._runs_at_import(node, around) and around.guard(node) is None for node in (*called, *texts))
+
+    def _runs_at_import(self, node: cst.CSTNode, around: Surroundings) -> bool:
+        """Not in a function, nor under ``if __name__ == "__main__":``; ``def f(device=current_device())`` does."""
+        if around.function(node) is not None or self.enclosing(node, cst.Lambda) is not None:
+            return False
+        branch = self.enclosing(node, cst.If)
+        while branch is not None:
+            if "__name__" in self.code(branch.test):
+                return False
+            branch = self.enclosing(branch, cst.If)
+        return True
 
     def _fix(self, call: cst.Call, kind: str) -> Fix | None:
         """A test above a statement that is nothing but the call."""
