@@ -27,7 +27,8 @@ class MissingZeroGrad(Rule):
 
     ## What it does
     Reports `optimizer.step()` in a loop that also calls `backward()`, where nothing in the loop, and no function of the
-    file that could be called from it, clears gradients.
+    file that could be called from it, clears gradients; or where those of another optimizer only are cleared, which was
+    built of another module.
 
     ## Why is this bad
     `backward()` adds to the gradients that are there. Uncleared, each step is made with the sum over all iterations
@@ -108,8 +109,9 @@ class MissingZeroGrad(Rule):
         known = self.flow.loop(step)
         if known is None or known.binds(optimizer):
             return []  # for make in models: model = make(); optimizer = SGD(model.parameters()); ...
-        if any(_clears(node) for node in tree.walk(loop)):
-            return []  # optimizer.zero_grad(), p.grad = None
+        clearing = [node for node in tree.walk(loop) if _clears(node)]
+        if clearing:  # optimizer.zero_grad(), p.grad = None
+            return self._check_others(step, optimizer, loop, backward, clearing)
         function = self.flow.function(step)
         if self._cleared_elsewhere(function):
             return []
@@ -128,6 +130,49 @@ class MissingZeroGrad(Rule):
             tentative=(cleared_outside and not _counts(loop)) or self._is_made_up(loop, backward),
         )
         return [told]
+
+    def _check_others(
+        self, step: cst.Call, optimizer: str, loop: Loop, backward: cst.Call, clearing: list[cst.CSTNode]
+    ) -> list[Told]:
+        """``for x in loader: opt_g.zero_grad(); ...; opt_d.step()``: those of the other optimizer are never cleared."""
+        own = self._trained_by(optimizer, step)
+        # optimizer.zero_grad(set_to_none=True)  names gradients twice
+        named = [(node, self.parent(node)) for node in clearing]
+        cleared = [
+            dotted(above.value) if isinstance(above, cst.Attribute) else ""
+            for node, above in named
+            if not (isinstance(above, cst.Arg) and above.keyword is node)
+        ]
+        others = [self._trained_by(path, step) if path != optimizer else set() for path in cleared]
+        # net.zero_grad(), for each in optimizers: each.zero_grad()  may clear them, too
+        if not own or not all(others) or any(_overlap(own, other) for other in others):
+            return []
+        if self._cleared_elsewhere(self.flow.function(step)):
+            return []
+        message = (
+            f"`{self.code(step)}` uses the gradients of all iterations so far: "
+            f"this loop clears those of `{cleared[0]}` only"
+        )
+        notes = [self.note(backward, "this adds to the gradients"), self.note(clearing[0], "this is for others")]
+        return [Told(step, message, also=f"so does `{self.code(step)}`", notes=notes, fix=None, key=loop)]
+
+    def _trained_by(self, optimizer: str, at: cst.CSTNode) -> set[str]:
+        """The paths of the modules whose parameters an optimizer was built of, where all of that is plain to see."""
+        owner = self.enclosing(at, cst.ClassDef) if optimizer.startswith("self.") else None
+        calls = [
+            node.value
+            for node in self.source.nodes_of(cst.Assign)
+            if any(dotted(target.target) == optimizer for target in node.targets)
+            and (owner is None or self.enclosing(node, cst.ClassDef) is owner)
+        ]
+        if not optimizer or len(calls) != 1 or not isinstance(calls[0], cst.Call) or not calls[0].args:
+            return set()
+        given = calls[0].args[0].value
+        # SGD(net.parameters());  not of a list that was put together somewhere
+        func = given.func if isinstance(given, cst.Call) else None
+        if not isinstance(func, cst.Attribute) or func.attr.value != "parameters":
+            return set()
+        return {dotted(func.value)} - {""}
 
     def _is_made_up(self, loop: Loop, backward: cst.Call) -> bool:
         """Whether a loop only tries whether training runs, or how fast: on made-up numbers, towards nothing."""
@@ -205,6 +250,11 @@ class MissingZeroGrad(Rule):
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
         block: cst.CSTNode | None = self.enclosing(node, cst.BaseSuite, cst.Module)
         return block
+
+
+def _overlap(first: set[str], second: set[str]) -> bool:
+    """Whether one of them may be a part of another: `model` and `model.head`."""
+    return any(f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in first for b in second)
 
 
 def _counts(loop: Loop) -> bool:
