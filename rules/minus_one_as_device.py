@@ -10,11 +10,13 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in
 from devlint.rules._moves import short
-from devlint.rules._portability import SPEAKS_OF_CUDA, Surroundings
+from devlint.rules._portability import Surroundings
 from devlint.rules._shown import calls_that_run
 
 #: What an option says of itself where -1 is for the CPU: "-1 for CPU", "set to -1 to use the cpu".
 _SAYS_MINUS_ONE = re.compile(r"(?<![\w.])-1(?![\w.])")
+#: A test that lets tensors on a GPU through: `x.is_cuda`, `x.get_device() >= 0`, `device.type != "cpu"`.
+_KNOWS = re.compile(r"cuda|gpu|(?<![a-z])cpu(?![a-z])|get_device\(\) *[<>=!]|device\.type", re.IGNORECASE)
 _NUMBERED = re.compile(r"""cuda:(\{\w*\}|%d|%s|%i)?""")
 
 
@@ -52,8 +54,8 @@ class MinusOneAsDevice(Rule):
     `x.device` for `x.get_device()` is safe: on a GPU it is the same one. No fix is offered for an option.
 
     ## Limits
-    Silent where a test, exit, handler or decorator around it speaks of devices, where something compares the number,
-    in tests, and in code that is for CUDA by its name, or by what it sets up. A tensor on `mps` has the number 0, which
+    Silent where a test, exit, handler or decorator around it speaks of kinds of devices, where something compares the
+    number, in tests, and in code that is for CUDA by its name, or by what it sets up. A tensor on `mps` has the number 0, which
     is taken for the device that torch knows as the current accelerator.
 
     ## References
@@ -86,7 +88,7 @@ class MinusOneAsDevice(Rule):
         """``y.to(x.get_device())``"""
         given = self._told(call)
         number = self._number(given) if given is not None else None
-        if given is None or number is None or around.guard(call, SPEAKS_OF_CUDA) is not None:
+        if given is None or number is None or around.guard(call, _KNOWS) is not None:
             return
         holder = number.func.value if isinstance(number.func, cst.Attribute) else number
         code = self.code(holder)
