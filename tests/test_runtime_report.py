@@ -474,6 +474,7 @@ def test_every_rule_has_advice():
         "uncalled-function",
         "unguarded-accelerator-call",
         "unknown-device-function",
+        "unread-device-option",
         "visible-devices-set-late",
     }
 
