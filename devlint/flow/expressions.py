@@ -251,6 +251,8 @@ def operate(
     copies.read(frame, node, right)
     if operator in (cst.Modulo, cst.Multiply) and _is_text(left_node, left):
         return _text_with(frame, left, right_node, right)
+    if MODULE in (a, b):
+        return UNKNOWN  # steps / self.model: whatever it is called, no module is counted with
     if (a in _CONTAINERS and b in tensors) or (b in _CONTAINERS and a in tensors):
         return _container_with_tensor(frame, left_node, left, right_node, right, operator)
     if a in tensors or b in tensors:

@@ -31,8 +31,9 @@ _AVAILABLE = re.compile(r"^torch\.(cuda|accelerator)\.is_available$")
 #: ``torch.jit.is_scripting()``, ``is_torch_fx_proxy(x)``: nothing is computed where a program is only recorded.
 _TRACING = re.compile(r"(^|[._])is_(scripting|(\w+_)?tracing|in_onnx_export|(\w+_)?fx_proxy|(\w+_)?exporting)$")
 
+#: Not ``self.d_model``, ``n_critic``, ``use_encoder``: widths, counts and switches.
 MODEL_NAME = re.compile(
-    r"^_?(\w+_)?(model|net|network|module|backbone|encoder|decoder|generator|discriminator|unet|vae|policy|actor|critic|classifier)"
+    r"^(?!_?((d|dim)_model|(n|num|is|has|use|with|no)_\w+)$)_?(\w+_)?(model|net|network|module|backbone|encoder|decoder|generator|discriminator|unet|vae|policy|actor|critic|classifier)"
     r"(_\d|\d)?$|^net[A-Z]?$|^(netG|netD|G|D)$"
 )
 LOADER_NAME = re.compile(

@@ -50,7 +50,8 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
 def _operands(operation: table.Op, args: Args) -> list[Operand]:
     kind = operation.operands
     if kind == "all":
-        return [*args.positional, *args.keywords.values()]
+        # torch.pow(base, self.width_of_net): whatever it is called, no module is counted with
+        return [each for each in (*args.positional, *args.keywords.values()) if each[1].kind != MODULE]
     if kind in ("first", "index"):
         first = args.get(0, "input", "self", "x")
         return [first] if first is not None else []
