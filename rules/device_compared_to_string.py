@@ -43,7 +43,8 @@ class DeviceComparedToString(Rule):
     Reports `==`, `!=`, `in` and `not in` between what is surely a `torch.device` and strings, the lookup of one in
     a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`, also where the latter was
     bound to a name before. Reports, too, `str(device) == "cuda"`, which leaves out `cuda:0`, and types that no device
-    has: `device.type == "gpu"`, `x.device.type == "cuda:0"`.
+    has: `device.type == "gpu"`, `x.device.type == "cuda:0"`; one device that is compared to a list of names, which `in`
+    is meant for; and the name of a parameter in quotes: `"device" == "cuda"`.
 
     ## Why is this bad
     A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every
@@ -83,7 +84,8 @@ class DeviceComparedToString(Rule):
     tentative: what is a `torch.device` by its annotation only, a parameter that is annotated as either, or that may be
     a string and is handed a `torch.device` by a call in the file, `x.device == torch.device(name)` where a parameter
     tells the name, perhaps with an index, `str(device) == "cuda"` unless the device is a tensor's, the type of what is
-    only called `device`, what decides on a warning or a line of a log alone, and code that says that it was copied.
+    only called `device`, a list of names where nothing else says that there is one device, what decides on a warning or
+    a line of a log alone, and code that says that it was copied.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -99,7 +101,11 @@ class DeviceComparedToString(Rule):
         if isinstance(operator, cst.Equal | cst.NotEqual):
             outcome = "never equals" if isinstance(operator, cst.Equal) else "always differs from"
             for device, other in ((left, right), (right, left)):
-                if self.flow.value(device).is_device_object:
+                if isinstance(device, cst.SimpleString) and isinstance(other, cst.SimpleString):
+                    self._name_in_quotes(node, device, other, outcome)
+                elif isinstance(other, cst.List | cst.Tuple | cst.Set):
+                    self._compared_to_several(node, device, other, outcome)
+                elif self.flow.value(device).is_device_object:
                     self._compared(node, device, other, outcome)
                 elif isinstance(device, cst.Attribute) and device.attr.value == "type":
                     self._type_compared(node, device, other, outcome)
@@ -147,6 +153,49 @@ class DeviceComparedToString(Rule):
             self.report(node, message, fix=fix, tentative=self._matters_little(node))
         elif self.flow.value(device).ref == OF_TENSOR and self.flow.value(other).ref == OBJECT:
             self._compared_to_bound(node, device, other, outcome)
+
+    def _compared_to_several(
+        self, node: cst.Comparison, device: cst.BaseExpression, several: cst.BaseExpression, outcome: str
+    ) -> None:
+        """``device == ["cuda", "gpu"]``, which `in` is meant for."""
+        texts = self._texts_in(several) or []
+        path = dotted(device)
+        if not texts or any(text.partition(":")[0].lower() not in _TYPES | {"gpu"} for text in texts):
+            return
+        is_type = path.endswith(".type") and names_device(last_word(path.removesuffix(".type")))
+        is_object = self.flow.value(device).is_device_object
+        if not (is_type or is_object or names_device(last_word(path))):
+            return
+        operator = node.comparisons[0].operator
+        edit = self.replace(operator, "in" if isinstance(operator, cst.Equal) else "not in")
+        fixable = several is node.comparisons[0].comparator and not is_object
+        self.report(
+            node,
+            f"`{short(self.code(device))}` is one device, and {outcome} `{short(self.code(several))}`",
+            fix=self.fix("ask whether it is among them", edit, safe=False) if fixable else None,
+            # device == ["cuda:0", "cuda:1"]  may be told several
+            tentative=not (is_type or is_object or self._is_compared_to_text(node, path)),
+        )
+
+    def _is_compared_to_text(self, node: cst.Comparison, path: str) -> bool:
+        """``if device == "cpu": ... elif device == ["cuda", "gpu"]:``: it is a string."""
+        function = self.flow.function(node)
+        return any(
+            dotted(each.left) == path
+            and isinstance(each.comparisons[0].comparator, cst.SimpleString)
+            and self.flow.function(each) is function
+            for each in self.source.nodes_of(cst.Comparison)
+        )
+
+    def _name_in_quotes(
+        self, node: cst.Comparison, name: cst.SimpleString, text: cst.SimpleString, outcome: str
+    ) -> None:
+        """``"device" == "GPU"``, where a parameter is called so."""
+        word, function = str(name.evaluated_value), self.flow.function(node)
+        kind = str(text.evaluated_value).partition(":")[0].lower()
+        if kind in _TYPES | {"gpu"} and function is not None and word in function.param_names:
+            fix = self.fix(f"compare `{word}`", self.replace(name, word), safe=False)
+            self.report(node, f"the string {self.code(name)} {outcome} {self.code(text)}", fix=fix)
 
     def _compared_to_bound(
         self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression, outcome: str
