@@ -476,6 +476,7 @@ def test_every_rule_has_advice():
         "unknown-device-function",
         "unread-device-option",
         "visible-devices-set-late",
+        "zero-device-count",
     }
 
 
