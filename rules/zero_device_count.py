@@ -9,7 +9,7 @@ from devlint.rule import Rule
 from devlint.rules._portability import SPEAKS_OF_CUDA, Surroundings
 
 _COUNTS = frozenset({"torch.cuda.device_count", "torch.xpu.device_count", "torch.mps.device_count"})
-_DIVIDES = (cst.FloorDivide, cst.Divide, cst.Modulo)
+_DIVIDES = (cst.FloorDivide, cst.Divide)
 _BATCH = re.compile(r"batch_?size|(^|_)bs(z)?$")
 
 
@@ -17,7 +17,7 @@ class ZeroDeviceCount(Rule):
     """The number of GPUs, which is 0 on a machine without one, is divided by, or multiplies the size of a batch.
 
     ## What it does
-    Reports `n // torch.cuda.device_count()`, and `/` and `%`; and `batch_size * torch.cuda.device_count()` where that
+    Reports `n // torch.cuda.device_count()` and `/`; and `batch_size * torch.cuda.device_count()` where that
     is the size of a batch; also by a name for the number. The code around it runs without a GPU, too: it asks for one
     elsewhere, was told a device, or binds the name to 0 itself.
 
@@ -53,7 +53,7 @@ class ZeroDeviceCount(Rule):
     ## Limits
     Silent under a test, exit, handler or decorator that speaks of GPUs or of the number, in tests, in what is for CUDA
     by its name or by what it sets up, and where nothing shows that the code runs without one. A name counts where all
-    that is bound to it is the number, or 0.
+    that is bound to it is the number, or 0. `rank % torch.cuda.device_count()` numbers a GPU, and is for CUDA.
 
     ## References
     - [torch.cuda.device_count](https://pytorch.org/docs/stable/generated/torch.cuda.device_count.html)
@@ -74,7 +74,7 @@ class ZeroDeviceCount(Rule):
                     self._number(node, factor, around, "makes a batch of none")
         for each in self.source.nodes_of(cst.AugAssign):
             target = last_word(dotted(each.target))
-            if isinstance(each.operator, cst.FloorDivideAssign | cst.DivideAssign | cst.ModuloAssign):
+            if isinstance(each.operator, cst.FloorDivideAssign | cst.DivideAssign):
                 self._number(each, each.value, around, "divides by it")
             elif isinstance(each.operator, cst.MultiplyAssign) and _BATCH.search(target):
                 self._number(each, each.value, around, "makes a batch of none")
