@@ -20,8 +20,9 @@ from devlint.testcode import is_test_file, near
 
 #: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
 _OF_DATA = re.compile(
-    r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|process(ing|ors?)|transforms?|tokeniz\w+)([/_.]|$)"
+    r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|(?<!post_)process(ing|ors?)|transforms?|tokeniz\w+)([/_.]|$)"
 )
+_OF_AUGMENTATION = re.compile(r"(^|[/_])augment")
 _OF_TRIALS = re.compile(r"(^|[/_])(scripts?|tools?|tests?|examples?|benchmarks?|tutorials?|docs?|demos?)([/_.]|$)")
 #: ``torch.ones(n, device=image.device)``: what makes things where its input is is run with that on a device.
 _FOLLOWS = re.compile(r"device ?= ?(?!self\.)[\w.]+\.device\b")
@@ -45,7 +46,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
         if not is_dead(rule, meeting.node):
             yield meeting
     assumed = rule.flow.facts.assumed
-    if not assumed or _is_of_host(rule):
+    if not assumed or is_of_host(rule):
         return
     aware = _is_aware(rule) or "map_location" in rule.source.text
     for meeting in assumed.values():
@@ -53,7 +54,30 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
             yield meeting
 
 
-def _is_of_host(rule: Rule) -> bool:
+def doubted(rule: Rule) -> Iterator[Meeting]:
+    """Meetings with what a function was handed, where less speaks for that being on a device than for `meetings`: the
+    file never speaks of devices, or a helper makes what is on the host, ``slopes = get_slopes(heads)``."""
+    if _runs_on_host(rule) or is_of_host(rule) or not is_of_models(rule):
+        return
+    sure = {id(each) for each in meetings(rule)}
+    for meeting in rule.flow.facts.assumed.values():
+        function = rule.flow.function(meeting.node)
+        if id(meeting) in sure or function is None or function.moves_something:
+            continue
+        if _believed(rule, meeting, of_helpers=True):
+            yield meeting
+
+
+def is_of_models(rule: Rule) -> bool:
+    """Whether a file is about models: what else never speaks of devices may be for the host alone, as are changes to
+    single images."""
+    if _OF_AUGMENTATION.search("/".join(near(rule.source.path))):
+        return False
+    names = {*rule.flow.scope.imports.values()}
+    return any(name == "torch.nn" or name.startswith("torch.nn.") for name in names) or "nn.Module" in rule.source.text
+
+
+def is_of_host(rule: Rule) -> bool:
     """Whether what is handed to the functions of a file is on the host."""
     path = "/".join(near(rule.source.path))
     if _OF_TRIALS.search(path):
@@ -105,27 +129,28 @@ def _is_beside_device(rule: Rule, meeting: Meeting) -> bool:
 def given_back(rule: Rule) -> Iterator[Meeting]:
     """Tensors made on the host that a function returns on one path, and elsewhere ones that follow its input."""
     found = rule.flow.facts.given_back
-    if not found or _runs_on_host(rule) or _is_of_host(rule):
+    if not found or _runs_on_host(rule) or is_of_host(rule):
         return
     aware = _is_aware(rule)
     for meeting in found.values():
         runs_there = meeting.there.place.is_there  # in the forward of a module
-        if not aware and not runs_there and not _is_annotated(rule, meeting):
+        is_like = meeting.what == "a copy" and _is_made_like(rule, meeting)
+        if not aware and not runs_there and not is_like and not _is_annotated(rule, meeting):
             continue
         if meeting.what == "a list" and not _may_be_skipped(rule, meeting.node):
             continue
-        if meeting.what == "a copy" and not _is_made_like(rule, meeting):
+        if meeting.what == "a copy" and not is_like:
             continue
         if _believed(rule, meeting) and not _chosen_by_device(rule, meeting):
             yield meeting
 
 
 def _is_made_like(rule: Rule, meeting: Meeting) -> bool:
-    """``torch.zeros(x.shape, dtype=x.dtype)``, filled with what is made of ``x``: nothing says that it is for the host.
+    """``torch.zeros(x.shape)``, filled with what is made of ``x``: nothing says that it is for the host.
     What gathers the results of a model, turn by turn, may be."""
     made, name = meeting.host.origin, meeting.there.place.name
     return isinstance(made, cst.Call) and any(
-        isinstance(part, cst.Attribute) and part.attr.value == "dtype" and dotted(part.value) == name
+        isinstance(part, cst.Attribute) and part.attr.value in ("dtype", "shape") and dotted(part.value) == name
         for arg in made.args
         for part in tree.walk(arg.value)
     )
@@ -167,7 +192,7 @@ def _stays_on_host(rule: Rule, meeting: Meeting) -> bool:
     """Whether what is supposed to be on a device is not: numpy reads it, or a script that never speaks of devices
     builds the module and runs it."""
     function = rule.flow.function(meeting.node)
-    if function is None or _reads_array(rule, function, meeting.there.place.name):
+    if function is None or reads_array(rule, function, meeting.there.place.name):
         return True
     text = rule.source.text
     if function.cls is None or _OF_DEVICES.search(text):
@@ -209,7 +234,7 @@ def _is_callback(rule: Rule, function: Function) -> bool:
     return function.is_replaced and not function.device_aware and not calls_of(rule, function)
 
 
-def _believed(rule: Rule, meeting: Meeting) -> bool:
+def _believed(rule: Rule, meeting: Meeting, *, of_helpers: bool = False) -> bool:
     """Whether what a function was handed is on a device, as far as anybody knows.
 
     ``def loss(x): return x * torch.arange(x.size(0))`` fails as soon as it is, and nothing says that it never is.
@@ -234,9 +259,10 @@ def _believed(rule: Rule, meeting: Meeting) -> bool:
     made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
     if made_in is None:
         return False  # W = torch.randn(4, 1)  at the top of a script that runs on the host
-    if made_in is not function and not _takes_tensors(rule, made_in) and not _is_table(function, made_in):
+    apart = made_in is not function and not _takes_tensors(rule, made_in) and not _is_table(function, made_in)
+    if apart and not (of_helpers and _is_called_in(rule, function, made_in)):
         return False
-    return not _reads_array(rule, function, meeting.there.place.name)
+    return not reads_array(rule, function, meeting.there.place.name)
 
 
 def _makes_tables(rule: Rule, function: Function) -> bool:
@@ -259,11 +285,15 @@ def _is_table(function: Function, made_in: Function) -> bool:
     return not made_in.device_aware and cls.find_method("to") is None
 
 
+def _is_called_in(rule: Rule, function: Function, other: Function) -> bool:
+    return any(rule.flow.function(call) is function for call in calls_of(rule, other))
+
+
 def _takes_tensors(rule: Rule, function: Function) -> bool:
     values = (rule.flow.value(param) for param in function.params)
     return any(value.is_tensor and value.place.kind == "param" for value in values)
 
 
-def _reads_array(rule: Rule, function: Function, name: str) -> bool:
+def reads_array(rule: Rule, function: Function, name: str) -> bool:
     """``x.numpy()``: what is handed in is on the host."""
     return bool(function.attributes.get(name, set()) & {"numpy", "tolist"})

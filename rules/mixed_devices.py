@@ -10,7 +10,7 @@ from devlint.flow.value import MODULE, TENSOR, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._left_behind import is_needed_there, left_behind
-from devlint.rules._meetings import is_dead, meetings
+from devlint.rules._meetings import doubted, is_dead, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._shown import is_chosen, is_shown, is_surely_there
@@ -78,7 +78,8 @@ class MixedDevices(Rule):
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
     Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
     where a part of a batch is handed to a model that is not followed, or accelerate may move it, and where a module is
-    built by one function and called by another; and for a loss that is not torch's own.
+    built by one function and called by another; and for a loss that is not torch's own. Tentative, too, in files about
+    models that have nothing to do with devices, for what meets something that a function was handed.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
@@ -92,7 +93,8 @@ class MixedDevices(Rule):
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()
-        for meeting in meetings(self):
+        doubts = list(doubted(self))
+        for meeting in (*meetings(self), *doubts):
             if self._is_late_part(meeting) and meeting.host.origin not in reported:
                 reported.add(meeting.host_node)
                 self._report_part(meeting)
@@ -112,7 +114,7 @@ class MixedDevices(Rule):
                 met,
                 notes=[self.note(meeting.host.origin, f"{how} here")] if not is_refused else [],
                 fix=self._fix(meeting),
-                tentative=not is_shown(self, meeting) or self._may_move_between(meeting),
+                tentative=meeting in doubts or not is_shown(self, meeting) or self._may_move_between(meeting),
             )
         for meeting, moved in left_behind(self):
             self._report_left_behind(meeting, moved)

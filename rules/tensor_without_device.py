@@ -13,7 +13,8 @@ from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
-from devlint.rules._meetings import given_back, is_dead, meetings
+from devlint.rules._likeness import likened
+from devlint.rules._meetings import doubted, given_back, is_dead, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._plain import is_plain
@@ -100,7 +101,10 @@ class TensorWithoutDevice(Rule):
     be moved afterwards; and what is found in files that export models, in tests that do not move what they run, below a
     flag of the function or the constructor that is off by default (`False`, `0`, `None`), and where the device is an
     argument (`device=None`) that no call in the file gives. So is what processes gather with accelerate, which does
-    nothing where there is one.
+    nothing where there is one. So is, in files about models, what meets something that a function was handed though
+    nothing in the file has to do with devices, what a helper that takes no tensors makes, and what is made with the
+    sizes or the type of something and meets that (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere
+    for what a model gives (`action = self.policy(x)`). None of these is told where the function moves anything.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
@@ -124,7 +128,12 @@ class TensorWithoutDevice(Rule):
             origin = meeting.host.origin
             if isinstance(origin, cst.Call) and self._is_meant(origin) and origin not in found:
                 returned.setdefault(origin, meeting)
-        reported: set[cst.CSTNode] = {*found, *returned}
+        doubtful: dict[cst.Call, Meeting] = {}
+        for meeting in (*doubted(self), *likened(self, self._is_meant)):
+            origin = meeting.host.origin
+            if isinstance(origin, cst.Call) and self._is_meant(origin) and origin not in found | returned:
+                doubtful.setdefault(origin, meeting)
+        reported: set[cst.CSTNode] = {*found, *returned, *doubtful}
         halves: set[Function | None] = set()
         told: dict[tuple[cst.CSTNode, Place, str], list[tuple[cst.Call, Meeting, Fix | None]]] = {}
         for factory, meeting in found.items():
@@ -143,6 +152,8 @@ class TensorWithoutDevice(Rule):
             self._report(alike)
         for factory, meeting in returned.items():
             self._report_returned(factory, meeting)
+        for factory, meeting in doubtful.items():
+            self._report_doubtful(factory, meeting)
         for cls in self.flow.scope.classes.values():
             if cls.is_module:
                 self._rebound(cls, reported)
@@ -318,6 +329,16 @@ class TensorWithoutDevice(Rule):
             f"{where(meeting.there.place)}",
             notes=[self.note(meeting.there_node, f"`{there}` {done} here")],
             fix=self._fix(factory, meeting),
+            tentative=True,
+        )
+
+    def _report_doubtful(self, factory: cst.Call, meeting: Meeting) -> None:
+        there = short(self.code(meeting.there_node))
+        self.report(
+            factory,
+            f"`{self.flow.name_of(factory)}` makes this tensor on the host, and it meets `{there}`, wherever that is",
+            notes=[self.note(meeting.node, f"they meet here, in {meeting.what}")],
+            fix=self._fix(factory, meeting) if meeting.there.place.kind == "param" else None,
             tentative=True,
         )
 
