@@ -54,10 +54,10 @@ _HARMLESS = frozenset(
 _LOSS = re.compile(r"^(self\.)?_?(\w*criterion|loss(_?(fn|func|function))?|\w+_loss_fn|\w+_criterion)$", re.I)
 
 
-def knows_all_calls(flow: Flow, loop: Loop, since: int, end: int) -> bool:
-    """Whether each turn calls nothing between two offsets of which nobody here knows what it does."""
+def knows_all_calls(flow: Flow, loop: Loop) -> bool:
+    """Whether each turn calls nothing of which nobody here knows what it does."""
     return not _hooks_in(flow, loop) and all(
-        not since <= flow.source.offsets(node)[0] <= end or runs_sometimes(flow, node, loop) or _is_known(flow, node)
+        runs_sometimes(flow, node, loop) or _is_known(flow, node)
         for node in tree.walk(loop.node.body)
         if isinstance(node, cst.Call)
     )
@@ -104,10 +104,10 @@ def _is_used_as_module(flow: Flow, func: cst.BaseExpression) -> bool:
     )
 
 
-def _is_known(flow: Flow, call: cst.Call) -> bool:
+def _is_known(flow: Flow, call: cst.Call, within: frozenset[Function] = frozenset()) -> bool:
     func, value = call.func, flow.value(call.func)
     if value.kind == MODULE or _is_used_as_module(flow, func):
-        return _is_known_model(flow, func)
+        return _is_known_model(flow, func, within)
     if value.kind in (FUNCTION, CLASS) or function_of(flow, call) is not None:
         return True
     qualified = flow.name_of(call)
@@ -130,12 +130,33 @@ def _is_known(flow: Flow, call: cst.Call) -> bool:
     return method in table.METHODS
 
 
-def _is_known_model(flow: Flow, func: cst.BaseExpression) -> bool:
-    """Whether a model is torch's or has a `forward` that was read; or is handed in, and nothing says what it is."""
+def _is_known_model(flow: Flow, func: cst.BaseExpression, within: frozenset[Function]) -> bool:
+    """Whether a model is torch's or has a `forward` that calls nothing unknown; or is handed in, and is one of these in
+    all calls of the file."""
     ref = flow.value(func).ref
     if isinstance(ref, Class):
-        return ref.find_method("forward") is not None  # else: from a base that nobody here has seen
-    return ref is not None or not (_is_made_by_others(flow, func) or _is_handed_by_others(flow, func, set()))
+        return _is_read_through(flow, ref, within)
+    if ref is not None:
+        return not _is_made_by_others(flow, func)
+    function = flow.function(func)
+    handed = function.handed_modules.get(dotted(func), set()) if function is not None else set()
+    return (
+        bool(handed)
+        and all(_is_read_through(flow, each, within) for each in handed)
+        and not _is_made_by_others(flow, func)
+        and not _is_handed_by_others(flow, func, set())
+    )
+
+
+def _is_read_through(flow: Flow, cls: Class, within: frozenset[Function]) -> bool:
+    """Whether all is known that the `forward` of a model calls, its parts too."""
+    forward = cls.find_method("forward")
+    if forward is None:
+        return False  # from a base that nobody here has seen
+    home = forward.home or flow
+    return forward in within or all(
+        _is_known(home, node, within | {forward}) for node in tree.walk(forward.node.body) if isinstance(node, cst.Call)
+    )
 
 
 def _is_handed_by_others(flow: Flow, model: cst.BaseExpression, seen: set[Function]) -> bool:

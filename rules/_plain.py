@@ -65,7 +65,7 @@ def _comes_straight(rule: Rule, made: cst.Call, meeting: Meeting) -> bool:
     if rule.flow.value(meeting.host_node).or_host is not None:
         return False  # bias = torch.zeros(n)   if wide: bias = self.bias(x)
     tests = [test for test, _, _ in tests_above(rule, node)]
-    if len(tests) > 1 or any(_asks_for_rest(test) for test in tests):
+    if len(tests) > 1 or any(_asks_for_rest(test) or _asks_for_size(test) for test in tests):
         return False  # where one flag hangs on another, nobody may ever come by
     if maker is not function:
         # def _ramp(self, n): return torch.arange(n)   what a constructor makes may be moved before it is used
@@ -93,6 +93,14 @@ def _asks_for_rest(test: cst.BaseExpression) -> bool:
     """``if self.width % 2``: what is there for odd sizes, which nobody may choose."""
     return any(
         isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Modulo) for part in tree.walk(test)
+    )
+
+
+def _asks_for_size(test: cst.BaseExpression) -> bool:
+    """``if points.shape[-1] == 2``: what is there for inputs of another shape, which nobody may hand in."""
+    return isinstance(test, cst.Comparison) and any(
+        isinstance(part, cst.Attribute) and part.attr.value in ("shape", "size", "ndim", "dim")
+        for part in tree.walk(test)
     )
 
 

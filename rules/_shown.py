@@ -230,7 +230,7 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
     node = meeting.node
     if _OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
         return False
-    if not _is_handed_tensor(rule, function, meeting):
+    if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False
     if function.cls is not None:
         return True
@@ -238,21 +238,44 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
     return not is_under_test(rule.flow, function, node) and not _may_have_left(rule, function, node)
 
 
-def _is_handed_tensor(rule: Rule, function: Function, meeting: Meeting) -> bool:
-    """Whether a call hands what may be on a device to the parameter that is met; true where no call is seen."""
+def _is_handed_tensor(
+    rule: Rule, function: Function, param: cst.CSTNode | None, asked: tuple[Function, ...] = ()
+) -> bool:
+    """Whether a call hands what may be on a device to a parameter, and none what is on the host; true where no call is
+    seen."""
     # stats = self.stats(images); return self.gap(*stats)   and   def gap(self, spread): spread + torch.eye(3)
-    param = meeting.there.origin
     if not isinstance(param, cst.Param) or param not in function.positional:
         return True
+    if param.name.value in function.handed_host:
+        return False
     at = function.positional.index(param) - function.takes_self
-    found = False
+    found = there = False
     for call in calls_of(rule, function):
         given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == param.name.value]
         given += [arg.value for arg in call.args if arg.keyword is None][at : at + 1]
-        if not given or any(_may_be_there(rule, call, each) for each in given):
-            return True
+        caller = rule.flow.function(call)
+        for each in given:
+            if caller is not None and _is_either(rule, caller, each):
+                return False
+            # def _extend(self, rows): return best(rows)   where somebody hands `_extend` rows that are on the host
+            if caller is not None and caller not in (*asked, function) and dotted(each) not in caller.assigned:
+                own = caller.param(dotted(each))
+                if own is not None and not _is_handed_tensor(rule, caller, own, (*asked, function)):
+                    return False
+        there = there or not given or any(_may_be_there(rule, call, each) for each in given)
         found = True
-    return not found
+    return there or not found
+
+
+def _is_either(rule: Rule, caller: Function, given: cst.BaseExpression) -> bool:
+    """``rows = rows_or_grid(rows)``: what comes from a function of the file is its own at times, on the host."""
+    values = [a.value for a in _assigned(rule, dotted(given)) if rule.flow.function(a) is caller]
+    for each in (given, *values):
+        made_by = rule.flow.scope.function_names.get(dotted(each.func)) if isinstance(each, cst.Call) else None
+        summary = made_by.summary if made_by is not None else None
+        if summary is not None and summary.returns.or_host is not None:
+            return True
+    return False
 
 
 def _may_be_there(rule: Rule, call: cst.Call, given: cst.BaseExpression) -> bool:
@@ -263,13 +286,14 @@ def _may_be_there(rule: Rule, call: cst.Call, given: cst.BaseExpression) -> bool
     todo: list[cst.CSTNode] = [given]
     seen: set[str] = set()
     while todo:
-        for part in tree.walk(todo.pop()):
-            known = rule.flow.value(part)
-            if known.holds_tensors and not known.place.is_host and known.place != UNKNOWN_PLACE:
-                return True
-            if isinstance(part, cst.Name) and part.value not in seen:
-                seen.add(part.value)
-                todo += [a.value for a in _assigned(rule, part.value) if rule.flow.function(a) is caller]
+        part = todo.pop()
+        known = rule.flow.value(part)
+        if known.holds_tensors and not known.place.is_host and known.place != UNKNOWN_PLACE:
+            return True
+        todo += part.children
+        if isinstance(part, cst.Name) and part.value not in seen:
+            seen.add(part.value)
+            todo += [a.value for a in _assigned(rule, part.value) if rule.flow.function(a) is caller]
     return False
 
 

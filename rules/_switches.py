@@ -126,7 +126,8 @@ def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 
 def _keeps(rule: Rule, function: Function, flag: str, default: bool, parameters: bool) -> bool:
-    """Whether a parameter, or an attribute that the constructor sets to one, has that default and is never given."""
+    """Whether a parameter, or an attribute that the constructor sets to one, has that default and is never given; or
+    the constructor sets it to that, and nothing sets it again."""
     cls = function.cls
     if flag in function.param_names and flag not in function.assigned:
         # def posterior(self, x, noisy=False): ...   is there for others to call, who may say `noisy=True`
@@ -136,13 +137,14 @@ def _keeps(rule: Rule, function: Function, flag: str, default: bool, parameters:
     setters = [m for owner in {*cls.lineage, *cls.descendants} for m in owner.methods.values() if flag[5:] in m.stores]
     if len(setters) != 1 or setters[0].role != CONSTRUCTOR:
         return False
-    given = [dotted(n.value) for n in tree.walk(setters[0].node.body) if isinstance(n, cst.Assign) and sets(n, flag)]
+    given = [n.value for n in tree.walk(setters[0].node.body) if isinstance(n, cst.Assign) and sets(n, flag)]
     if len(given) != 1 or any(
         isinstance(n, cst.Assign) and not sets(n, flag) and dotted(n.targets[0].target).endswith(flag[4:])
         for n in rule.source.nodes_of(cst.Assign)
     ):
         return False  # net.weighted = True
-    return not _may_be_set(rule, setters[0], given[0], default)
+    # self.weighted = False   and nothing else, or what the constructor was handed
+    return _is(rule, given[0], default) or not _may_be_set(rule, setters[0], dotted(given[0]), default)
 
 
 def sets(assign: cst.Assign, path: str) -> bool:

@@ -118,11 +118,11 @@ class HostSyncInLoop(Rule):
     flag that nothing shows to be off by default (`if show: bar.set_description(...)`); loops that step by a gradient
     scaler in some steps, that compare what is a tensor on one way through the turn (`if loss < best`), or that read
     something else by `item()` of which too little is known; a turn that calls what nobody here knows (`march(out)` of
-    another package, a model that some `build(args)` gave, here or where the function is called, that got hooks, or
-    whose `forward` was not found), unless the function never looks at what was read; a read with no model run before it
-    in the turn, where little more than the batch is queued; rows read after text was generated, which waited for each
-    token; an argument that is read and that may as well be a number, since nothing declares it or uses it as a tensor;
-    tests; and code that says it was copied, or lies in a folder of what others wrote.
+    another package; a model whose `forward` was not read, that may come from anywhere, or that got hooks), unless the
+    function never looks at what was read; a read with no model run before it in the turn, where little more than the
+    batch is queued; rows read after text was generated, which waited for each token; an argument that is read and that
+    may as well be a number, since nothing declares it or uses it as a tensor; tests; and code that says it was copied,
+    or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -219,7 +219,7 @@ class HostSyncInLoop(Rule):
             or self._is_beside(node)
             or self._reads_others(loop, node)
             or self._is_left_out(node)
-            or not knows_all_calls(self.flow, loop, 0, sys.maxsize),
+            or not knows_all_calls(self.flow, loop),
         )
 
     def _is_left_out(self, node: cst.CSTNode) -> bool:
@@ -312,7 +312,7 @@ class HostSyncInLoop(Rule):
             or self._scales_gradients(loop)
             or (early and not queues_work(self.flow, loop, offsets(first.node)[0]))
             or not (
-                knows_all_calls(self.flow, loop, since, end)
+                knows_all_calls(self.flow, loop)
                 or all(self._is_dropped(wait, kept[wait.node]) for wait in early or waits)
             )
             or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize)

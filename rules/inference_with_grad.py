@@ -77,11 +77,12 @@ class InferenceWithGrad(Rule):
     where `torch` is not imported under its name.
 
     ## Limits
-    Silent where nothing calls `eval()`, where nothing in it says that results are only read (`argmax`,
-    `item()`, `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients: in any
-    class of the file, for a model that is handed in and may be any of them. A caller in another file that turns
-    autograd off is not seen. Held back as tentative: models that a function or a method of a class loads
-    (`load_model(path)`), as some need gradients to answer (forces), and others turn autograd off by themselves.
+    Silent where nothing calls `eval()`, where nothing in it says that results are only read (`argmax`, `item()`,
+    `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients: in any class of
+    the file, for a model that is handed in and may be any of them. A caller in another file that turns autograd off is
+    not seen. Held back as tentative: models that a function or a method of a class loads (`load_model(path)`) and those
+    of a class of the project that is too long to be followed, as some need gradients to answer (forces), and others
+    turn autograd off by themselves.
 
     ## References
     - [Autograd mechanics: locally disabling gradient computation](https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
@@ -319,7 +320,8 @@ class InferenceWithGrad(Rule):
         )
 
     def _is_loaded(self, asked: cst.Call, model: str) -> bool:
-        """``model = load_model(path)``, ``Net.load(path)``: what its `forward` does, or turns off, is not known."""
+        """``model = load_model(path)``, ``Net.load(path)``, or a class of another file that is not followed: what its
+        `forward` does, or turns off, is not known."""
         around = self.enclosing(asked, cst.ClassDef if "." in model else cst.FunctionDef) or self.source.module
         return any(
             self._loads(assign.value)
@@ -335,8 +337,9 @@ class InferenceWithGrad(Rule):
         if not isinstance(value, cst.Call) or isinstance(self.flow.value(value).ref, Class):
             return False
         called = self.flow.scope.qualified(value.func)
-        made = called_name(value)[:1].isupper()  # Net(3, 4)
-        return bool(called) and not made and called.partition(".")[0] not in _OF_PLAIN_MODELS
+        if called_name(value)[:1].isupper():  # Net(3, 4)
+            return self.flow.definition(called) is not None  # of the project, and too long to be followed
+        return bool(called) and called.partition(".")[0] not in _OF_PLAIN_MODELS
 
     def _fix(self, function: Function | None) -> Fix | None:
         if function is None or function.is_generator or self.flow.scope.imports.get("torch") != "torch":

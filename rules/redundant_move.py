@@ -78,7 +78,7 @@ class RedundantMove(Rule):
     fills anew what a module keeps once that is too small; below a comment that says why something is moved; in files by
     others than the project's own packages, as the copyright at their heads has it; where what is moved goes into a
     table on the host (`torch.tensor([...])`); near a line that moves the same elsewhere, and beside one that binds its
-    own name anew as this one does and needs that.
+    own name anew as this one does and needs that; and beside an argument of the same call that needs its move.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -311,7 +311,7 @@ class RedundantMove(Rule):
         return False
 
     def _is_one_of_many(self, move: Move) -> bool:
-        """Whether it is one of three or more in a call or a literal, not all of which are there before."""
+        """Whether it is one of several in a call or a literal, not all of which are there before."""
         # net(rows=rows.to(device), pairs=pairs.to(device), scale=scale.to(device))   whose order nobody thinks about
         around = self.enclosing(move.node, cst.Call, cst.Dict, cst.List, cst.Tuple)
         if isinstance(around, cst.Call):
@@ -321,7 +321,7 @@ class RedundantMove(Rule):
         else:
             return False
         row = [call for part in parts if (call := self._move_in(part, move)) is not None]
-        return move.node in row and len(row) >= 3 and not all(self._does_nothing(call) for call in row)
+        return move.node in row and not all(self._does_nothing(call) for call in row)
 
     def _move_in(self, node: cst.BaseExpression, like: Move) -> cst.Call | None:
         """The move in `rows.to(device) if rows is not None else None` and `[row.to(device) for row in rows]`, too."""

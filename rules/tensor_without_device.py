@@ -92,14 +92,16 @@ class TensorWithoutDevice(Rule):
     By default only what is plain is told. The other side is the module's own, is on a device that the code names, or
     was handed to `forward` or a training step. The tensor gets there on a straight path: no branch, turn of a loop or
     constructor lies in between, nothing else may have taken its place, at most one test stands above both, and that
-    does not ask for a remainder (`n % 2`). What they meet in takes them as they are: not a module of unknown make, nor
-    the mask of `nn.TransformerEncoder`, which drops a causal one.
+    does not ask for a remainder (`n % 2`) or a size (`points.shape[-1] == 2`). A plain function that a step calls is
+    handed what may be there by the file, and nothing that is, or at times is, on the host. What they meet in takes them
+    as they are: not a module of unknown make, nor the mask of `nn.TransformerEncoder`, which drops a causal one.
 
     The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises
     anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for it
     may read it on the host. So is what a method that no step calls puts in the place of a buffer, since the module may
     be moved afterwards; and what is found in files that export models, in tests that do not move what they run, below a
-    flag of the function or the constructor that is off by default (`False`, `0`, `None`), and where the device is an
+    flag of the function or the constructor that is off by default, or an attribute that is off from the start and never
+    set again (`False`, `0`, `None`), and where the device is an
     argument (`device=None`) that no call in the file gives. So is what processes gather with accelerate, which does
     nothing where there is one. So is, in files about models, what meets something that a function was handed though
     nothing in the file has to do with devices, what a helper that takes no tensors makes, and what is made with the

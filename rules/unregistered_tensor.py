@@ -11,6 +11,7 @@ from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._exports import is_of_export
+from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
@@ -72,8 +73,8 @@ class UnregisteredTensor(Rule):
     mix it with a moved tensor; in modules of tests, unless those name the device; and in classes without a `forward`
     whose methods make all their tensors without a device. Held back as tentative: other classes without a `forward`,
     masks that are handed in beside `is_causal=True`, code for an export, and attributes that meet what was brought to
-    the host as well (`self.packed.cpu() >> self.shifts`), and modules that call torch's quantized functions, which run
-    on the host alone.
+    the host as well (`self.packed.cpu() >> self.shifts`) or only what a method is handed that the file never calls, and
+    modules that call torch's quantized functions, which run on the host alone.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -105,7 +106,7 @@ class UnregisteredTensor(Rule):
                 continue
             on_host = self._meets_moved_to_host(cls, name)
             sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node) and not on_host
-            sure = sure and not is_of_export(self, meeting.node)
+            sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
                     found.append(
@@ -172,6 +173,14 @@ class UnregisteredTensor(Rule):
         """Whether the class, or one that it is a base of, is called as modules are: others may never be moved."""
         # class Guide(nn.Module): def model(self, x): ...; def guide(self, x): ...
         return any(method in each.methods for each in (*cls.lineage, *cls.descendants) for method in _CALLED)
+
+    def _is_for_others_to_call(self, meeting: Meeting) -> bool:
+        """``def paint(self, labels): return labels @ self.palette``, which the file never calls: who does may hand it
+        what is on the host."""
+        function = self.flow.function(meeting.node)
+        if function is None or function.name in _CALLED or not isinstance(meeting.there.origin, cst.Param):
+            return False
+        return not calls_of(self, function)
 
     def _is_for_show(self, use: cst.CSTNode) -> bool:
         """``self.encoder(x, mask=self.mask, is_causal=True)``: torch's layers then leave the mask alone."""

@@ -49,8 +49,8 @@ class VisibleDevicesSetLate(Rule):
     ## Limits
     Importing torch does not start CUDA, and neither do `torch.cuda.manual_seed()` and, where it can ask the driver's
     management library, `torch.cuda.device_count()`: these are not counted. Silent where other processes are started
-    that get the variable, where it is put back, and where `PYTORCH_NVML_BASED_CUDA_CHECK` changes what
-    `is_available()` does. What other files do before is not seen.
+    that get the variable, where it is put back or gets a default after `torch.cuda.set_device()`, and where
+    `PYTORCH_NVML_BASED_CUDA_CHECK` changes what `is_available()` does. What other files do before is not seen.
 
     Not proved by running: the driver reads the variable, and imaginary devices have none.
 
@@ -173,11 +173,28 @@ class VisibleDevicesSetLate(Rule):
         called = {self.flow.scope.qualified(call.func) for call in calls}
         return any(word in name for name in called for word in _STARTERS)
 
+    def _is_default(self, node: cst.CSTNode) -> bool:
+        """``if not os.environ.get("CUDA_VISIBLE_DEVICES"): os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"``"""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            if isinstance(above, cst.If) and any(name in self._meant(above.test) for name in _VARIABLES):
+                return True
+            above = self.parent(above)
+        return False
+
+    def _meant(self, test: cst.BaseExpression) -> str:
+        """The code of a test, with that of what the names in it were set to."""
+        names = {part.value for part in tree.walk(test) if isinstance(part, cst.Name)}
+        made = [a.value for a in self.source.nodes_of(cst.Assign) if dotted(a.targets[0].target) in names]
+        return " ".join(self.code(each) for each in (test, *made))
+
     def _is_chosen_already(self, use: cst.CSTNode, node: cst.CSTNode) -> bool:
         """``torch.cuda.set_device(rank); os.environ["CUDA_VISIBLE_DEVICES"] = gpus[rank]``: this process has its
         device, and the variable is for those that it starts."""
         if not isinstance(use, cst.Call) or self.flow.name_of(use) != "torch.cuda.set_device":
             return False
+        if self._is_default(node):
+            return True  # nothing is chosen anew: those who read the variable find one
         value = node.value if isinstance(node, cst.Assign) else node
         chosen, handed = (
             {n.value for n in tree.walk(each) if isinstance(n, cst.Name)} for each in (use.args[0], value)

@@ -155,9 +155,10 @@ def may_hold_tensors(value: Value) -> bool:
 
 
 def has_tensors(value: Value, above: tuple[Class, ...] = ()) -> bool:
-    """Whether a module surely has parameters or buffers, its own or those of its parts."""
+    """Whether a module surely has parameters or buffers, its own or those of its parts; a number for a buffer does not
+    count, since it mixes with tensors anywhere."""
     if value.holds:
-        return True
+        return value.zero is not True  # nn.BCEWithLogitsLoss(pos_weight=torch.tensor(5.0))
     if isinstance(value.ref, str):
         fact = table.MODULES.get(value.ref)
         made = value.obj
@@ -172,7 +173,7 @@ def has_tensors(value: Value, above: tuple[Class, ...] = ()) -> bool:
     return any(
         has_tensors(v, (*above, value.ref))
         if v.kind == MODULE
-        else v.kind == TENSOR and v.ref in ("parameter", "buffer")
+        else v.kind == TENSOR and (v.ref == "parameter" or (v.ref == "buffer" and v.zero is not True))
         for v in held
     )
 
