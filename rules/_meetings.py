@@ -90,13 +90,13 @@ def _is_aware(rule: Rule) -> bool:
 
 
 def _is_annotated(rule: Rule, meeting: Meeting) -> bool:
-    """``def ranks(x: torch.Tensor)``: where nothing in a file has to do with devices, it may be for the host alone,
-    unless it says that tensors come in, and has nothing to do with arrays."""
+    """``def ranks(x: torch.Tensor)``, be it in the docstring: where nothing in a file has to do with devices, it may be
+    for the host alone, unless it says that tensors come in, and has nothing to do with arrays."""
     if "numpy" in {name.partition(".")[0] for name in rule.flow.scope.imports.values()}:
         return False
     function = rule.flow.function(meeting.node)
     param = function.param(meeting.there.place.name) if function is not None else None
-    return param is not None and param.annotation is not None
+    return param is not None and (param.annotation is not None or param.name.value in function.documented)
 
 
 def _runs_on_host(rule: Rule) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint import tree
+from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
@@ -63,7 +64,8 @@ def _may_be_read(rule: Rule, meeting: Meeting) -> bool:
         return False
     entry = rule.flow.factory(made)
     values = [rule.flow.value(arg.value) for arg in call.args]
-    return entry is not None and entry.values == "python" and any(v.is_tensor and not v.place.is_host for v in values)
+    is_told = rule.flow.name_of(made) in table.KEEPING or (entry is not None and entry.values == "python")
+    return is_told and any(v.is_tensor and not v.place.is_host for v in values)
 
 
 def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:

@@ -7,6 +7,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
+from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import has_tensors
 from devlint.flow.names import dotted
@@ -79,15 +80,15 @@ class TensorWithoutDevice(Rule):
 
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
-    there. Silent in code that runs under a default device (`torch.set_default_device`, `with torch.device(...)`),
-    and wherever one of the two places is not known, as that of a factory with `**options` is. A factory that is given
+    there. Silent in code that runs under a default device (`torch.set_default_device`, `with torch.device(...)`), and
+    wherever one of the two places is not known, as that of a factory with `**options` is. A factory that is given
     tensors goes where they are (`torch.sparse_coo_tensor(indices, values)`, `torch.linspace(0, high, 5)`). Silent,
-    too, for the modules of tests and of scripts that never speak of a device, below a flag that is off in every
-    call of the file, and where what was made meets others on the host as well. A tensor that a function was handed
-    counts as being on a device where the file has to do with devices, or its annotation says that it is one and the
-    file knows no numpy; the file is not about tests, nor about data, unless it makes other things where its input is;
-    and no call in it hands over what is on the host; in a function that a decorator takes and nobody calls, where that
-    speaks of devices.
+    too, for the modules of tests and of scripts that never speak of a device, below a flag that is off in every call
+    of the file, and where what was made meets others on the host as well. A tensor that a function was handed counts
+    as being on a device where the file has to do with devices, or its annotation or the docstring says that it is one
+    and the file knows no numpy; the file is not about tests, nor about data, unless it makes other things where its
+    input is; and no call in it hands over what is on the host; in a function that a decorator takes and nobody calls,
+    where that speaks of devices.
 
     By default only what is plain is told. The other side is the module's own, is on a device that the code names, or
     was handed to `forward` or a training step. The tensor gets there on a straight path: no branch, turn of a loop or
@@ -165,7 +166,8 @@ class TensorWithoutDevice(Rule):
 
     def _is_meant(self, call: cst.Call) -> bool:
         """Whether a call is a factory that is on the host for want of ``device=``, and has no reason to be."""
-        return self.flow.factory(call) is not None and not self._may_name_device(call) and not self._meets_on_host(call)
+        makes = self.flow.factory(call) is not None or self.flow.name_of(call) in table.KEEPING
+        return makes and not self._may_name_device(call) and not self._meets_on_host(call)
 
     @cached_property
     def _on_one_path(self) -> set[cst.Call]:

@@ -134,6 +134,10 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
         return base
     if kind == DATA:
         return HOST_DATA
+    if kind == UNKNOWN_KIND:
+        # scores[kept]: nothing that is on the host takes indices that are on a device
+        there = next((i for _, i in indices if i.kind == TENSOR and i.place.is_there and i.zero is False), None)
+        return Value(THING, there.place, node) if there is not None else UNKNOWN
     return base if arrays.is_axes(base) else UNKNOWN
 
 

@@ -14,8 +14,12 @@ from devlint.flow.value import ARRAY, DATA, LIST, NONE, TENSOR, THING, TUPLE, UN
 def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: Args) -> Value:
     """A factory that obeys ``device=``."""
     given = args.get(None, "device")
+    origin: cst.CSTNode = node
     if given is not None and given[1].kind != NONE:
         place = frame.device_place(given[1], given[0])
+        maker = given[1].origin
+        if place.is_host and isinstance(maker, cst.Call) and frame.facts.names.get(maker) in table.FACTORIES:
+            origin = maker  # rows = torch.zeros(n); torch.ones(n, device=rows.device)
     elif args.starred and any(not isinstance(a.keyword, cst.Name) and a.star == "**" for a in node.args):
         place = UNKNOWN_PLACE  # device may be in **kwargs
     elif (followed := _followed(frame, name, args)) is not None:
@@ -51,7 +55,7 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         if value.kind == TENSOR and value.place.is_there and name != "torch.tensor" and operand is not node:
             # sizes and bounds are read to the host
             frame.wait(node, name, operand, value, explicit=False)
-    return tensor(place, node, zero=zero, pinned=pinned, grad=grad, tracked=_asked_to_track(args))
+    return tensor(place, origin, zero=zero, pinned=pinned, grad=grad, tracked=_asked_to_track(args))
 
 
 def _followed(frame: Frame, name: str, args: Args) -> Place | None:

@@ -119,8 +119,9 @@ class Frame:
         self.dead = 0  # inside a branch the hypothesis rules out
         self.conditional = 0  # inside a branch that may not run
         self.returns: list[Value] = []
-        # the same, each side of `a if x else b` by itself, with its expression and the variables as they are there
-        self.given_back: list[tuple[cst.BaseExpression, Value, Env | None]] = []
+        # the same, each side of `a if x else b` and each part of a tuple by itself: the position of the part, the
+        # expression, and the variables as they are there
+        self.given_back: list[tuple[int | None, cst.BaseExpression, Value, Env | None]] = []
         self.at_return: Env | None = None  # the variables as they are where the function returns
         self.constraints: list[tuple[Place, Place]] = []
         self.loops: list[Around] = []
@@ -308,12 +309,16 @@ class Frame:
         other: Operand | None = None
         given: Operand | None = None
         either: Operand | None = None
+        beside: Operand | None = None
         zero: Operand | None = None
         fixed: Operand | None = None
+        hosts: list[Operand] = []
         for operand in operands:
             value = operand[1]
-            if value.or_host is not None:
-                either = either or operand
+            if value.or_host is not None and either is None:
+                either = operand
+            elif value.or_host is not None:
+                beside = operand
             if value.kind != TENSOR and value.kind != THING and value.kind != MODULE:
                 continue
             place = value.place
@@ -327,24 +332,31 @@ class Frame:
             elif place.kind == "host":
                 if value.zero is not False and not strict:
                     zero = zero or operand  # a zero-dimensional host tensor mixes with anything
-                elif host is None:
-                    host = operand
+                else:
+                    host = host or operand
+                    hosts.append(operand)
             elif not value.zero:
                 other = other or operand
                 if place.kind == "param" and value.kind != MODULE:
                     given = given or operand
             else:
                 zero = zero or operand
+                if place.kind == "param" and value.kind != MODULE:
+                    given = given or operand  # a number of what was handed in is refused beside host rows
+        if either is not None and beside is not None and host is None and there is None and given is None:
+            self._meet_either(node, what, either, beside)
         if host is None and either is not None and either is not given and (there is not None or given is not None):
             value, test, _ = either[1].or_host  # type: ignore[misc]
             # if self.offload: grad = grad.cpu()   the same flag says where the other is
             if value.origin not in self.facts.moves and not hypothesis.decides(self, test, node):
                 host = (either[0], value)
+                hosts.append(host)
                 other = None if other is either else other
-        if host is not None and there is not None:
-            self.met(node, what, host, there)
-        elif host is not None and given is not None:
-            self.assume(node, what, host, given)
+        for each in hosts:  # sums.scatter_add_(0, torch.arange(n), x): both of them
+            if there is not None:
+                self.met(node, what, each, there)
+            elif given is not None:
+                self.assume(node, what, each, given)
         if other is not None:
             if there is not None:
                 self.constrain(there, other)
@@ -357,8 +369,21 @@ class Frame:
         if fixed is not None:
             for operand in operands:
                 self.beside(node, what, fixed, operand)
+        if host is not None and other is not None and other[1].place == UNKNOWN_PLACE:
+            other = None  # torch.rand(n) <= chance(z): on the host, as the other must be
         chosen = there or other or host or zero
         return None if chosen is None else chosen[1]
+
+    def _meet_either(self, node: cst.CSTNode, what: str, one: Operand, other: Operand) -> None:
+        """``a = a.mean() if len(a) else torch.zeros(1); b = b.mean() if len(b) else torch.zeros(1); a + b``"""
+        made, test, _ = one[1].or_host  # type: ignore[misc]
+        _, other_test, there = other[1].or_host  # type: ignore[misc]
+        code = self.scope.source.code
+        # the same test sends both to the host
+        if made.origin in self.facts.moves or code(test) == code(other_test) or hypothesis.decides(self, test, node):
+            return
+        if there.kind == TENSOR:
+            self.refuse(node, what, (one[0], made), (other[0], there))
 
     def _meet_on_host(self, node: cst.CSTNode, operands: Sequence[Operand]) -> None:
         """Remember what else on the host comes together with what is there: one of the two cannot be moved alone."""
@@ -404,12 +429,17 @@ class Frame:
             meeting = Meeting(node, what, fixed[0], fixed[1], given[0], given[1])
             self.facts.beside.setdefault(fixed[1].origin, meeting)
 
-    def gives_back(self, node: cst.BaseExpression, value: Value) -> None:
-        """``return x``: what is made on the host on one path is no match for what follows the input on another."""
+    def gives_back(self, node: cst.BaseExpression, value: Value, part: int | None = None) -> None:
+        """``return x``: what is made on the host on one path is no match for what follows the input on another; nor is
+        one ``part`` of several for the same one elsewhere."""
         if isinstance(node, cst.IfExp):
             if hypothesis.truth(self, node.test) is None:
                 for side in (node.body, node.orelse):
-                    self.gives_back(side, self.values.get(side, UNKNOWN))
+                    self.gives_back(side, self.values.get(side, UNKNOWN), part)
+            return
+        if isinstance(node, cst.Tuple) and part is None:
+            for position, each in enumerate(node.elements):
+                self.gives_back(each.value, self.values.get(each.value, UNKNOWN), position)
             return
         if value.or_host is not None:
             self._gives_back_either(node, *value.or_host)
@@ -420,7 +450,9 @@ class Frame:
             self.facts.given_back.setdefault((node, target), Meeting(target, "a copy", node, value, target, filled))
         if value.kind == THING and self.values.get(value.origin, UNKNOWN).kind == THING:  # type: ignore[arg-type]
             return  # return state.mask   part of a structure handed in, which may be on the host as well
-        for other_node, other, env in self.given_back:
+        for other_part, other_node, other, env in self.given_back:
+            if part != other_part:
+                continue
             for host, there, at_host in (
                 ((node, value), (other_node, other), self.env),
                 ((other_node, other), (node, value), env),
@@ -434,7 +466,7 @@ class Frame:
                     and _is_tensor_in(at_host, there[1].origin)
                 ):
                     self.facts.given_back.setdefault((host[0], there[0]), Meeting(host[0], "a result", *host, *there))
-        self.given_back.append((node, value, self.env))
+        self.given_back.append((part, node, value, self.env))
 
     def _gives_back_either(self, node: cst.BaseExpression, made: Value, test: cst.CSTNode, other: Value) -> None:
         """``if loss > 1: loss = torch.tensor([1.0])``, and then ``return loss``."""
@@ -584,6 +616,8 @@ class Frame:
             return UNKNOWN if len(tails) > 1 else Value(ARRAY, HOST)
         if name in function.loaders:
             return function.loaders[name]
+        if not types and name in function.documented and name not in function.converted and _is_absent(default):
+            return Value(TENSOR, place, param, zero=None if name in _MAYBE_SCALARS else False)
         if "DataLoader" in tails or (not types and hypothesis.LOADER_NAME.search(name)):
             return Value(LOADER, UNKNOWN_PLACE, param)
         if len(tails) == 1 and (made_of := self._module_type(types[0])) is not None:
@@ -758,6 +792,10 @@ def _is_tensor_in(env: Env | None, origin: cst.CSTNode | None) -> bool:
 def _last_word(key: str) -> str:
     """``device`` of ``self.device`` and of ``config['device']``."""
     return key.rpartition(".")[2].rpartition("[")[2].strip("]'\"")
+
+
+def _is_absent(default: cst.BaseExpression | None) -> bool:
+    return default is None or _is_constant(default, "None")
 
 
 def _is_constant(node: cst.BaseExpression | None, *names: str) -> bool:

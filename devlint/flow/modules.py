@@ -243,6 +243,8 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         if holds:
             # masks and states must be there as well as the input; what a container hands on is for its parts to say
             takes_all = fact is not None and fact.kind in ("layer", "recurrent")
+            if fact is not None and fact.kind == "recurrent":
+                operands = _states_apart(operands)
             fed = operands if takes_all else [pair for pair in first or operands[:1] if not pair[1].zero]
             frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
         elif first and not module.place.is_there:
@@ -286,6 +288,19 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     elif module.place.kind == "param" and operands and operands[0][1].kind == TENSOR:
         frame.constrain((node.func, module), operands[0])
     return _output(module, operands, node)
+
+
+def _states_apart(operands: list[Operand]) -> list[Operand]:
+    """The state of an LSTM is two tensors: ``self.lstm(x, (h0, c0))``."""
+    apart: list[Operand] = []
+    for node, value in operands:
+        if value.kind == TUPLE and isinstance(node, cst.Tuple) and len(node.elements) == len(value.items):
+            apart += [(each.value, part) for each, part in zip(node.elements, value.items, strict=True)]
+        elif value.kind == TUPLE:
+            apart += [(node, part) for part in value.items]
+        else:
+            apart.append((node, element(value) if value.kind == LIST else value))
+    return apart
 
 
 def use(frame: Frame, node: cst.Call, operand: cst.BaseExpression, module: Value, what: str) -> None:

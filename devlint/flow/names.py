@@ -9,6 +9,12 @@ import libcst as cst
 _NUMBERS = frozenset({"int", "float"})
 _TENSOR_TYPES = re.compile(
     r"^(torch\.|th\.|pt\.)?(Tensor|FloatTensor|LongTensor|BoolTensor|IntTensor|HalfTensor|ByteTensor)$"
+    r"|^TensorType\[\]$"  # of torchtyping: TensorType["batch", "dim"]
+)
+#: Of jaxtyping: the first argument is the type of the array.
+_OF_JAXTYPING = frozenset(
+    "Bool Complex Complex64 Complex128 Float Float16 Float32 Float64 BFloat16 Inexact Int Int8 Int16 Int32 Int64 "
+    "Integer Key Num Real Shaped UInt UInt8".split()
 )
 _LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Iterator", "Collection"})
 
@@ -111,6 +117,8 @@ def annotation_names(node: cst.BaseExpression) -> list[str]:
         return annotation_names(node.left) + annotation_names(node.right)
     if type(node) is cst.Subscript:
         head = dotted(node.value).rpartition(".")[2]
+        if head in _OF_JAXTYPING and node.slice and isinstance(node.slice[0].slice, cst.Index):
+            return annotation_names(node.slice[0].slice.value)  # Float[Tensor, "batch dim"]
         if head in ("Optional", "Union", "Annotated"):
             inner = []
             for item in node.slice:

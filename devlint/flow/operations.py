@@ -8,6 +8,7 @@ from devlint.flow import copies
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand, is_true
 from devlint.flow.frame import Frame
+from devlint.flow.names import called_name
 from devlint.flow.place import UNKNOWN_PLACE, Place
 from devlint.flow.value import (
     HOST_DATA,
@@ -109,6 +110,8 @@ def result_of(
     ranks = [v.zero for _, v in operands if v.holds_tensors]
     zeros = False if False in ranks else None if None in ranks else True
     zero = _zero_by(operation, args, positional_before, zeros)
+    if zero is None and _leaves_dimension(node, args, positional_before):
+        zero = False
     place = chosen.place
     if operation.operands == "all" and chosen.follows and any(v.kind == UNKNOWN_KIND for _, v in operands):
         place, zero = UNKNOWN_PLACE, None
@@ -141,6 +144,17 @@ def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_z
     if reduces == "adds":
         return False
     return operands_zero if reduces == "never" else None
+
+
+def _leaves_dimension(node: cst.Call, args: Args, positional_before: int) -> bool:
+    """``x.squeeze(1)``: there is a dimension before it. ``mask.nonzero().squeeze()``: as a rule there are several."""
+    if not isinstance(node.func, cst.Attribute) or node.func.attr.value not in ("squeeze", "select"):
+        return False
+    squeezed = args.positional[0][0] if positional_before and args.positional else node.func.value
+    if isinstance(squeezed, cst.Call) and called_name(squeezed) in ("nonzero", "argwhere"):
+        return node.func.attr.value == "squeeze"
+    dim = args.get(positional_before, "dim")
+    return dim is not None and isinstance(dim[0], cst.Integer) and dim[0].value != "0"
 
 
 def _pinned_result(name: str, place: Place, pinned: bool | None) -> bool | None:

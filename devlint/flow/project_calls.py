@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow import calls, copies, elsewhere, modules, moves
+from devlint.flow import calls, copies, elsewhere, hypothesis, modules, moves
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import DEFAULT_PLACE, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE, Place, from_string
@@ -67,23 +67,18 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
                 places.update({(f"self.{attr}", cls.scope): place for attr, place in receiver.items.items()})
         given["self"] = (node.func, Value(MODULE, at, receiver.origin, ref=receiver.ref, obj=receiver.obj))
     for first, second in summary.constraints:
-        a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
-        if a is None or b is None:
-            continue
-        for host_name, host, there_name, there in ((first.name, a, second.name, b), (second.name, b, first.name, a)):
-            if not host.is_host or host_name not in given or there_name not in given:
-                continue
-            if host_name == "self" and not _is_built_here(frame, receiver) and not _is_kept(frame, node, receiver):
-                continue
-            operand = given[host_name]
-            if (operand[1].holds_tensors and operand[1].zero is False) or modules.may_hold_tensors(operand[1]):
-                if there.is_there:
-                    frame.met(node, f"`{function.name}`", operand, given[there_name])
-                elif there.kind == "param":
-                    there_node, handed = given[there_name]
-                    handed = element(handed) if handed.kind == LIST else handed
-                    if handed.kind == TENSOR:
-                        frame.assume(node, f"`{function.name}`", operand, (there_node, handed))
+        pair, other = given.get(first.name), given.get(second.name)
+        if pair is not None and other is not None:
+            a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
+            if a is not None and b is not None:
+                for name, host, at, there, there_at in (
+                    (first.name, pair, a, other, b),
+                    (second.name, other, b, pair, a),
+                ):
+                    made = _on_host(frame, node, host[1], at)
+                    if made is not None and (name != "self" or _may_stay(frame, node, receiver)):
+                        _meet_inside(frame, node, function, (host[0], made), there, there_at)
+            frame.constrain(pair, other)  # what calls that one has to see to it
     returned, handed_on = summary.returns, summary.returns.obj
     if not is_here:
         elsewhere.note(frame.flow, node, function)
@@ -102,6 +97,32 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
         returned = returned.but(obj=handed_in.get(handed_on, node))
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
+
+
+def _on_host(frame: Frame, node: cst.Call, value: Value, place: Place) -> Value | None:
+    """An argument that is on the host, be it on one side of an ``if`` only."""
+    if place.is_host:
+        return value
+    if value.or_host is None:
+        return None
+    made, test, _ = value.or_host
+    return made if made.origin not in frame.facts.moves and not hypothesis.decides(frame, test, node) else None
+
+
+def _meet_inside(frame: Frame, node: cst.Call, function: Function, host: Operand, there: Operand, place: Place) -> None:
+    """Two arguments of a function that come together in there."""
+    if not (host[1].holds_tensors and host[1].zero is False) and not modules.may_hold_tensors(host[1]):
+        return
+    if place.is_there:
+        frame.met(node, f"`{function.name}`", host, there)
+    elif place.kind == "param":
+        handed = element(there[1]) if there[1].kind == LIST else there[1]
+        if handed.kind == TENSOR:
+            frame.assume(node, f"`{function.name}`", host, (there[0], handed))
+
+
+def _may_stay(frame: Frame, node: cst.Call, receiver: Value | None) -> bool:
+    return _is_built_here(frame, receiver) or _is_kept(frame, node, receiver)
 
 
 def _is_built_here(frame: Frame, module: Value | None) -> bool:

@@ -15,6 +15,7 @@ import libcst as cst
 from devlint.flow import evidence
 from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
+from devlint.flow.docstrings import tensors_named
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import annotation_names, dotted, imported
 from devlint.flow.value import Value
@@ -165,6 +166,11 @@ class Function:
         ):
             return True
         return name in self.called_with or bool(attributes & _TENSOR_ATTRIBUTES or methods & _TENSOR_METHODS)
+
+    @cached_property
+    def documented(self) -> frozenset[str]:
+        """The parameters that the docstring says are tensors."""
+        return tensors_named(self.node) & self.param_names
 
     def param(self, name: str) -> cst.Param | None:
         """The parameter of that name."""
