@@ -10,7 +10,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import SPEAKS_OF_CUDA, Implied, Surroundings, is_available_test
+from devlint.rules._portability import SPEAKS_OF_CUDA, Implied, Surroundings, is_available_test, told_to_device
 
 _SEVERAL_GPUS = re.compile(r"\(?\s*(torch\.cuda\.is_available\(\) and )?torch\.cuda\.device_count\(\) (> 1|>= 2)\s*\)?")
 _PARALLEL = re.compile(r"DataParallel(?!ism)\w*")
@@ -25,7 +25,8 @@ class AvailabilityInsteadOfDevice(Rule):
     as anything else than the choice of a device, in code that was told its device. Also under a name for what
     `is_available()` says. Reports as tentative such moves where nothing names a device, of what meets a tensor the
     function was handed or is made in a module; and `DataParallel(net)` under `if torch.cuda.device_count() > 1:`, all
-    GPUs there are, where a device was chosen.
+    GPUs there are, where a device was chosen. Reports, too, `n_gpu = torch.cuda.device_count()` beside the choice of
+    the CPU, as tentative where a flag makes that choice: what is done for `n_gpu > 1` is done on the CPU then.
 
     ## Why is this bad
     On a machine with CUDA the test always holds. Where the device that was chosen is the CPU, or `cuda:1`, what is
@@ -75,6 +76,8 @@ class AvailabilityInsteadOfDevice(Rule):
         around = Surroundings(self)
         if "DataParallel" in self.source.text and "device_count" in self.source.text:
             self._spread(around)
+        if "device_count" in self.source.text:
+            self._counted(around)
         if "is_available" not in self.source.text:
             return
         tests: list[cst.If | cst.IfExp] = [*self.source.nodes_of(cst.If), *self.source.nodes_of(cst.IfExp)]
@@ -116,6 +119,45 @@ class AvailabilityInsteadOfDevice(Rule):
                 note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be the CPU or one GPU")
                 said = f"`{short(self.code(call))}` spreads over all GPUs there are, though `{chosen.code}` was chosen"
                 self.report(branch.test, said, notes=[note], tentative=True)
+
+    def _counted(self, around: Surroundings) -> None:
+        """``device = torch.device("cpu"); n_gpu = torch.cuda.device_count()``: the CPU was chosen, and a GPU may be
+        there all the same."""
+        for call in self.source.nodes_of(cst.Call):
+            statement = self.parent(call)
+            line = self.parent(statement) if isinstance(statement, cst.Assign) else None
+            block = self.parent(line) if line is not None else None
+            if not isinstance(block, cst.IndentedBlock | cst.Module) or around.is_test:
+                continue
+            if self.flow.scope.qualified(call.func) != "torch.cuda.device_count":
+                continue
+            for other in block.body:
+                small = other.body[0] if isinstance(other, cst.SimpleStatementLine) else None
+                how = self._chooses_host(small)
+                # device = "cpu"; if torch.cuda.device_count(): device = "cuda"
+                if how == "always" and not isinstance(self.parent(block), cst.If | cst.Else):
+                    continue
+                if how is not None and isinstance(small, cst.Assign | cst.AnnAssign):
+                    name = self.code(statement.targets[0].target) if isinstance(statement, cst.Assign) else ""
+                    said = f"`{name}` counts the GPUs there are, though `{self.code(_target(small))}` may be the CPU"
+                    note = self.note(small, "the device is chosen here")
+                    self.report(call, said, notes=[note], tentative=how != "always")
+                    break
+
+    def _chooses_host(self, node: cst.CSTNode | None) -> str | None:
+        """Whether a statement chooses the CPU: always, or by a flag as well as for want of a GPU."""
+        if not isinstance(node, cst.Assign | cst.AnnAssign) or node.value is None:
+            return None
+        if not names_device(dotted(_target(node)).rpartition(".")[2]):
+            return None
+        value = told_to_device(self, node.value)
+        if isinstance(value, cst.IfExp):
+            # "cuda" if torch.cuda.is_available() and not args.no_cuda else "cpu"
+            flagged = "is_available" in self.code(value.test) and isinstance(value.test, cst.BooleanOperation)
+            value, how = value.orelse, "by a flag" if flagged else None
+        else:
+            how = "always"
+        return how if isinstance(value, cst.SimpleString) and value.evaluated_value == "cpu" else None
 
     def _moved(self, call: cst.Call, around: Surroundings) -> None:
         chosen = around.chosen(call) or around.elsewhere(call)
@@ -178,6 +220,10 @@ class AvailabilityInsteadOfDevice(Rule):
         if isinstance(above, cst.AnnAssign):
             return names_device(dotted(above.target).rpartition(".")[2])
         return isinstance(above, cst.Return)
+
+
+def _target(node: cst.Assign | cst.AnnAssign) -> cst.BaseExpression:
+    return node.targets[0].target if isinstance(node, cst.Assign) else node.target
 
 
 def _is_kind(node: cst.BaseExpression) -> bool:

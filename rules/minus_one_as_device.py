@@ -131,12 +131,17 @@ class MinusOneAsDevice(Rule):
         )
 
     def _is_tensor_by_use(self, node: cst.BaseExpression) -> bool:
-        """Whether the function asks it what only a tensor has."""
+        """Whether the function asks it what only a tensor has, or hands it to torch."""
         function, path = self.flow.function(node), dotted(node)
-        return bool(path) and any(
-            isinstance(each, cst.Attribute) and each.attr.value in _OF_TENSORS and dotted(each.value) == path
-            for each in tree.walk(function.node if function is not None else self.source.module)
-        )
+        if not path:
+            return False
+        for each in tree.walk(function.node if function is not None else self.source.module):
+            if isinstance(each, cst.Attribute) and each.attr.value in _OF_TENSORS and dotted(each.value) == path:
+                return True
+            above = self.parent(each) if isinstance(each, cst.Arg) and dotted(each.value) == path else None
+            if self.flow.name_of(above).startswith("torch."):
+                return True
+        return False
 
     def _is_compared(self, name: str, around: cst.CSTNode) -> bool:
         """``if index < 0: index = "cpu"``, ``"cpu" if index == -1 else index``"""

@@ -111,7 +111,7 @@ class UnguardedAcceleratorCall(Rule):
     def check(self) -> None:
         if "apex" in self.source.text:
             self._of_apex()
-        kinds = [kind for kind in (*_RAISE, *_PLUGINS) if f"{kind}." in self.source.text]
+        kinds = [kind for kind in (*_RAISE, *_PLUGINS) if re.search(rf"\b{kind}(\.| import)", self.source.text)]
         around = Surroundings(self)
         if "is_available" in self.source.text:
             self._where_there_is_none(around)
