@@ -4,8 +4,9 @@ import re
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.value import DEVICE, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._moves import short
@@ -13,6 +14,8 @@ from devlint.rules._numpy import is_float64
 from devlint.rules._portability import Surroundings
 
 _FLOAT64 = frozenset({"torch.float64", "torch.double"})
+#: Words of what is made of bytes or whole numbers, which are fewer before they are cast.
+_SMALL = re.compile(r"uint8|int64|255|im(g|age)|frame|pixel|mask|label|rgb|video|token|(^|_)ids?\b|int16|32768")
 _FROM_ARRAYS = frozenset({"torch.from_numpy", "torch.tensor", "torch.as_tensor"})
 #: Words by which a test, or a name in it, says that it is about `mps` or about precision.
 _SPEAKS = re.compile(r"mps|float64|double|dtype|(?<![a-z])cpu(?![a-z])|cuda|device\.type|precision", re.IGNORECASE)
@@ -57,7 +60,9 @@ class Float64OnMps(Rule):
     ## Limits
     Silent under a test that speaks of `mps`, of other kinds of devices or of precision, where the device is written
     down, and in tests. Of what numpy makes, only an array is followed that the same function makes a tensor on a
-    device, and only where each way to it is known to be float64.
+    device, and only where each way to it is known to be float64. Held back as tentative: `torch.from_numpy(rows)` that
+    goes to the device and is cast to float32 there, where nothing around it speaks of bytes or whole numbers. Cast
+    before, it is half of the bytes, too.
 
     ## References
     - [MPS backend](https://pytorch.org/docs/stable/notes/mps.html)
@@ -68,11 +73,12 @@ class Float64OnMps(Rule):
 
     def check(self) -> None:
         text = self.source.text
-        if "float64" not in text and "double" not in text:
+        if "float64" not in text and "double" not in text and "from_numpy(" not in text:
             return
         around = Surroundings(self)
         if around.is_test:
             return
+        self._cast_there(around)
         for call in self.source.nodes_of(cst.Call):
             found = self._made(call) or self._converted(call) or self._from_numpy(call)
             if found is not None and around.guard(call, _SPEAKS) is None and not around.is_for_cuda(call):
@@ -135,6 +141,61 @@ class Float64OnMps(Rule):
             f"`{short(self.code(array))}` is float64, as numpy makes it, and goes to `{self.code(device)}`",
             None,
         )
+
+    def _cast_there(self, around: Surroundings) -> None:
+        """``torch.from_numpy(rows).to(device).float()``: what has to be cast is float64, most likely, when it moves."""
+        for call in self.flow.calls("torch.from_numpy"):
+            attribute = self.parent(call)
+            move = self.parent(attribute) if isinstance(attribute, cst.Attribute) else None
+            if not isinstance(move, cst.Call) or not isinstance(attribute, cst.Attribute) or len(move.args) != 1:
+                continue
+            device = move.args[0]
+            if attribute.attr.value != "to" or (device.keyword is not None and device.keyword.value != "device"):
+                continue
+            function = self.flow.function(call)
+            # image = torch.from_numpy(image).to(device).float() / 255  moves bytes, which is best
+            said = (
+                self.code(function.node)
+                if function is not None
+                else self.code(self.enclosing(call, cst.SimpleStatementLine))
+            )
+            if not self._is_open(device.value) or _SMALL.search(said) or self._is_cast(move) is None:
+                continue
+            guard = around.guard(call, _SPEAKS)
+            # if isinstance(x, np.ndarray): x = ...; x = x.type(dtype)  asks nothing about the dtype
+            asks = guard is not None and _SPEAKS.search(self.code(guard)) is not None
+            if not asks and not around.is_for_cuda(call):
+                array, where = short(self.code(call.args[0].value)), short(self.code(device.value))
+                message = f"`{array}` goes to `{where}` before it is cast, and float64 does not get there on `mps`"
+                self.report(move, message, tentative=True)
+
+    def _is_cast(self, move: cst.Call) -> cst.Call | None:
+        """The cast of what was moved: in the same expression, or the next one that binds the name again."""
+        above = self.parent(move)
+        if isinstance(above, cst.Attribute):
+            call = self.parent(above)
+            return call if isinstance(call, cst.Call) and self._casts(call) else None
+        line = self.enclosing(move, cst.SimpleStatementLine)
+        block = self.parent(line) if line is not None and isinstance(above, cst.Assign) else None
+        if not isinstance(block, cst.IndentedBlock | cst.Module) or not isinstance(above, cst.Assign):
+            return None
+        name = self.code(above.targets[0].target)
+        body = list(block.body)
+        following = body[body.index(line) + 1 : body.index(line) + 2]
+        for call in tree.walk(following[0]) if following else ():
+            if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and self._casts(call):
+                return call if self.code(call.func.value) == name else None
+        return None
+
+    def _casts(self, call: cst.Call) -> bool:
+        """``x.float()``, ``x.to(torch.float32)``, ``x.type(dtype)``"""
+        how = called_name(call)
+        if how == "float":
+            return not call.args
+        if how not in ("to", "type") or len(call.args) != 1:
+            return False
+        code = self.code(call.args[0].value)
+        return code in ("torch.float32", "torch.float", "torch.FloatTensor", "dtype", "self.dtype")
 
     def _is_open(self, node: cst.BaseExpression) -> bool:
         """Whether a device is decided elsewhere, and not written down, nor the host."""

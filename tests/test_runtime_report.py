@@ -466,7 +466,6 @@ def test_every_rule_has_advice():
         "cuda-or-cpu-only",
         "current-device-assumed",
         "float64-on-mps",
-        "graph-kept-in-metric",
         "hard-coded-device",
         "legacy-tensor-type",
         "minus-one-as-device",
