@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
 
 import libcst as cst
 
@@ -164,8 +163,11 @@ class MoveOfImmovable(Rule):
             elif isinstance(above, cst.BooleanOperation):
                 tests = [above.left]
             elif isinstance(above, cst.IndentedBlock | cst.Module):
-                earlier = takewhile(child.__ne__, above.body)
-                tests = [each.test for each in earlier if isinstance(each, cst.If) and leaves(each.body)]
+                for each in above.body:
+                    if each is child:
+                        break
+                    if isinstance(each, cst.If) and leaves(each.body):
+                        tests.append(each.test)
             if any(re.search(words, self.code(test)) for test in tests):
                 return True
             child, above = above, self.parent(above)
