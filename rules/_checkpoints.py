@@ -43,8 +43,12 @@ def assigned(rule: Rule, call: cst.Call) -> list[str]:
     """Names and attributes that the loaded value, or a part of it, is bound to."""
     node: cst.CSTNode = call
     parent = rule.parent(call)
-    while isinstance(parent, cst.Subscript | cst.Attribute) or (
-        isinstance(parent, cst.Call) and parent.func is node  # torch.load(f).get("model")
+    while (
+        isinstance(parent, cst.Subscript | cst.Attribute)
+        or (isinstance(parent, cst.Call) and parent.func is node)  # torch.load(f).get("model")
+        or (
+            isinstance(parent, cst.IfExp) and parent.test is not node
+        )  # torch.load(f) if cuda else torch.load(f, "cpu")
     ):
         node, parent = parent, rule.parent(parent)
     if isinstance(parent, cst.Assign) and parent.value is node:
@@ -86,7 +90,7 @@ def _named(rule: Rule, call: cst.Call, function: Function | None, to_hand_on: bo
 def _consumer(rule: Rule, node: cst.CSTNode) -> str | None:
     """What a value is by what is done with it: ``model.load_state_dict(torch.load(f)["model"])``."""
     child, parent = node, rule.parent(node)
-    while isinstance(parent, cst.Subscript | cst.Attribute | cst.Call | cst.Arg):
+    while isinstance(parent, cst.Subscript | cst.Attribute | cst.Call | cst.Arg | cst.IfExp):
         if isinstance(parent, cst.Call) and child is not parent.func:
             name = dotted(parent.func) or rule.code(parent.func)  # models[i].load_state_dict(torch.load(f))
             if not _takes_weights(name) or _holds_numbers(rule, name, parent):

@@ -18,6 +18,10 @@ from devlint.rules._files import made
 from devlint.rules._training import is_inside
 
 _GATHERED = re.compile(r"StateDictType|StateDictConfig|state_dict_type|StateDictOptions")
+#: `torch.cuda.is_available()`, `use_cuda or self.gpu`, `device.startswith("cuda")`, or `not` one of them.
+_FLAG = r"(?:\w+\.)*\w*(?:cuda|gpu)\w*(?:\.is_available\(\))?"
+_KIND = r"(?:\w+\.)*device(?:\.type)?(?: == |\.startswith\()['\"]cuda['\"]\)?"
+_ASKED = re.compile(rf"(?:(?P<not>not )(?:{_FLAG}|{_KIND}))|(?:{_FLAG}|{_KIND})(?: or (?:{_FLAG}|{_KIND}))*")
 #: What a test asks that decides on the machine.
 AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)
 
@@ -185,11 +189,39 @@ def has_another_way(rule: Rule, call: cst.Call) -> bool:
                 same = of_machines or rule.code(other.args[0].value) == rule.code(call.args[0].value)
                 elsewhere = is_inside(rule.flow, other, above) and not is_inside(rule.flow, other, child)
                 if same and elsewhere and has_location(other):
-                    return True
+                    of_cuda = _is_of_cuda(rule, above, child)
+                    # if use_cuda: torch.load(f, "cpu") else: torch.load(f)   forgets what is for the host
+                    return of_cuda is None or (of_cuda and not _has_several_processes(rule))
             if isinstance(above, cst.If) and child is above.body and of_machines:
                 return True
         child, above = above, rule.parent(above)
     return False
+
+
+def _is_of_cuda(rule: Rule, branches: cst.CSTNode, branch: cst.CSTNode) -> bool | None:
+    """Whether a branch is for machines with CUDA, or for those without it; ``None`` where nobody can tell."""
+    match = _ASKED.fullmatch(rule.code(branches.test)) if isinstance(branches, cst.If | cst.IfExp) else None
+    if match is None or not isinstance(branches, cst.If | cst.IfExp):
+        return None
+    return (branch is branches.body) is (match["not"] is None)
+
+
+def is_forgotten_for_host(rule: Rule, call: cst.Call) -> bool:
+    """Whether only the branch for CUDA says where to: ``torch.load(f, d) if use_cuda else torch.load(f)``."""
+    branch: cst.CSTNode = call
+    above = rule.parent(call)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        if isinstance(above, cst.If | cst.IfExp) and branch is not above.test:
+            others = [each for each in loads(rule) if is_inside(rule.flow, each, above)]
+            return _is_of_cuda(rule, above, branch) is False and any(
+                has_location(each) and not is_inside(rule.flow, each, branch) for each in others
+            )
+        branch, above = above, rule.parent(above)
+    return False
+
+
+def _has_several_processes(rule: Rule) -> bool:
+    return any(name.value == "DistributedDataParallel" for name in rule.source.nodes_of(cst.Name))
 
 
 def loads(rule: Rule) -> list[cst.Call]:

@@ -14,7 +14,15 @@ from devlint.rules._checkpoints import assigned, has_location, loaded_as
 from devlint.rules._files import is_known_file
 from devlint.rules._load_evidence import device_parameter, is_for_cuda_alone, why_it_matters
 from devlint.rules._same_run import is_of_same_run
-from devlint.rules._saved_places import has_another_way, is_of_host, moved, needs_cuda, receivers
+from devlint.rules._saved_places import (
+    has_another_way,
+    is_forgotten_for_host,
+    is_of_host,
+    loads,
+    moved,
+    needs_cuda,
+    receivers,
+)
 from devlint.testcode import is_test_file
 
 _DOWNLOADS = ("torch.hub.load_state_dict_from_url", "torch.utils.model_zoo.load_url")
@@ -41,10 +49,10 @@ class LoadWithoutMapLocation(Rule):
     Reports `torch.load(file)` without `map_location` where what is loaded is a checkpoint (its content goes into
     `load_state_dict`, it is used as a model, or the file is called a checkpoint, weights or a snapshot). The first note
     says what shows that it matters, where something does: the function takes a `map_location` or a device and does not
-    hand it on; the device is chosen, by an option or by whether there is one; another load of the same kind (of the
-    same file, into the same object, in the other branch, right beside it) says where to or loads to the host; what is
-    loaded is moved to the host though the file saves models from wherever they are; or each process of a distributed
-    run loads it.
+    hand it on; only the branch for CUDA says where to; the device is chosen, by an option or by whether there is one;
+    another load of the same kind (of the same file, into the same object, in the other branch, right beside it) says
+    where to or loads to the host; what is loaded is moved to the host though the file saves models from wherever they
+    are; or each process of a distributed run loads it.
 
     Reports, too, `map_location=device` where `device` is a parameter that is `None` by default, and
     `load_state_dict_from_url(url)` without `map_location` of which `["model"]` or `["state_dict"]` is taken: what
@@ -118,6 +126,8 @@ class LoadWithoutMapLocation(Rule):
         before: cst.Call | None = None
         key: object = None
         calls = dict.fromkeys(self.flow.calls("torch.load"))  # a loop is followed more than once
+        # the flow takes the way of those who have a device
+        calls.update(dict.fromkeys(call for call in loads(self) if is_forgotten_for_host(self, call)))
         for call in sorted(calls, key=self.source.offsets):
             function = self.flow.function(call)
             is_plain = function is not None and not function.name.startswith("__")  # __init__ keeps it for later
