@@ -20,11 +20,13 @@ from devlint.testcode import is_test_file
 
 #: Words by which a test, a name or a decorator speaks of kinds of devices, or of what only one kind has.
 _ANYWHERE = "cuda|gpu|nccl|triton|nvidia|deepspeed|fp16|float16|autocast|scaler"
-_WHOLE = "amp|cpu|hip|rocm|apex|half|bf16|rank|ddp|world_size|distributed|is_initialized|backend"
+_WHOLE = r"amp|cpu|hip|rocm|apex|half|bf16|rank|ddp|world_size|distributed|is_initialized\(|backend"
 SPEAKS = re.compile(rf"{_ANYWHERE}|(?<![a-z])(?:{_WHOLE})(?![a-z])|device(?!s? is (?:not )?None)", re.IGNORECASE)
 #: The same without precision and processes: `if args.fp16:` does not say that there is a GPU.
 SPEAKS_OF_CUDA = re.compile(r"cuda|gpu|device(?!s? is (?:not )?None)|(?<![a-z])cpu(?![a-z])", re.IGNORECASE)
-_AVAILABLE_ONLY = re.compile(r"\s*(torch|th)\.cuda\.is_available\(\)\s*")
+_AVAILABLE_ONLY = re.compile(
+    r"\s*(bool\()?((torch|th)\.)?cuda\.(is_available\(\)\)?( (==|is) True)?|device_count\(\)( (>|!=) 0| >= 1)?\)?)\s*"
+)
 _BY_AVAILABILITY = re.compile(
     r"""(torch\.device\(\s*)?\(?['"]cuda(:0)?['"]\s+if\s+[\w.]+is_available\(\)\s+else\s+['"]cpu['"]\)?\s*\)?"""
 )
@@ -118,8 +120,11 @@ class Surroundings:
         if words.search(self.rule.code(test)):
             return True
         for node in tree.walk(test):
-            if isinstance(node, cst.Name) and any(words.search(code) for code in self.assigned.get(node.value, ())):
-                return True  # stream = torch.cuda.Stream() if ... else None; if stream is not None:
+            # stream = torch.cuda.Stream() if ... else None; if stream is not None:
+            if isinstance(node, cst.Name) and any(
+                words.search(code) and not _is_moved(node.value, code) for code in self.assigned.get(node.value, ())
+            ):
+                return True
         return False
 
     def _exit_before(self, block: cst.IndentedBlock | cst.Module, child: cst.CSTNode) -> cst.CSTNode | None:
@@ -201,13 +206,16 @@ class Surroundings:
 
     # the device that was chosen -----------------------------------------------------------------
 
-    def chosen(self, node: cst.CSTNode) -> Chosen | None:
-        """The device that the code around ``node`` works on, where it was chosen and not written down as one kind."""
+    def chosen(self, node: cst.CSTNode, *, apart_from: str = "") -> Chosen | None:
+        """The device that the code around ``node`` works on, where it was chosen and not written down as one kind.
+
+        ``apart_from``: what says nothing here, such as the device of what is moved.
+        """
         function = self.function(node)
         owner: Class | None = None
         while function is not None:
             found = self._of_function(function)
-            if found is not None:
+            if found is not None and found.code != apart_from:
                 return found
             owner = owner or (function.cls if function.takes_self else None)
             function = function.outer
@@ -331,7 +339,9 @@ class Surroundings:
         """A device that was chosen by any part of the file."""
         for function in self.flow.scope.functions.values():
             found = self._of_function(function)
-            if found is not None:
+            # self.rows = rows.cuda()   and then   self.rows.device
+            of_own = found is not None and re.match(r"self\.\w+\.", found.code) and not self._is_of_given(found.code)
+            if found is not None and not of_own:
                 return replace(found, owner="elsewhere")
         return None
 
@@ -377,11 +387,17 @@ class Surroundings:
                     return Chosen(f"self.{method.name}", method.node, False, "class")
                 for node in self._reads.get(method, ()):
                     path = dotted(node)
-                    if path.startswith("self.") and path.count(".") == 1:
+                    if path.startswith("self.") and (path.count(".") == 1 or self._is_of_given(path)):
                         found = self._as_chosen(node, path, "class")
                         if found is not None:
                             return found
         return None
+
+    def _is_of_given(self, path: str) -> bool:
+        """``self.net.device`` where ``self.net = net`` was handed in: else the class itself may put it on CUDA."""
+        owner, _, kept = path.rpartition(".")[0].partition(".")
+        made = self._assignments.get(kept, [])
+        return owner == "self" and bool(made) and all(text in where.param_names for where, text in made if where)
 
     @cached_property
     def _of_file(self) -> Chosen | None:
@@ -478,6 +494,11 @@ def _names(node: cst.CSTNode) -> set[str]:
 def is_device_name(name: str) -> bool:
     """A name that stands for the device; ``device_id`` is a number, and of CUDA's."""
     return names_device(name) and not name.endswith("_id")
+
+
+def _is_moved(name: str, code: str) -> bool:
+    """``mask = mask.cuda()``, which does not make ``if mask is not None:`` a question about devices."""
+    return re.match(rf"(\w+\.)*{name}\.(to|cuda|cpu)\(", code) is not None
 
 
 def _without_prose(code: str) -> str:

@@ -17,17 +17,27 @@ from devlint.testcode import is_test_file
 
 _NAMES_DEVICE = re.compile(r"(^|_)device(_map)?$")
 _KINDS = frozenset({"cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa"})
+#: What a test says of `{0}` where it only asks whether that is on CUDA yet.
+_NOT_THERE = (
+    r"not {0}\.is_cuda|{0}\.is_cuda (?:is|==) False|{0}\.is_cpu|"
+    r"(?:{0}\.device(?:\.type)?|str\({0}\.device\)) (?:!= (?:torch\.device\()?['\"]cuda(?::0)?['\"]\)?|"
+    r"== (?:torch\.device\()?['\"]cpu['\"]\)?)|['\"]cuda['\"] not in str\({0}\.device\)"
+)
+#: What tells all factories of the process where to make tensors.
+_FOR_ALL = frozenset({"torch.set_default_tensor_type", "torch.set_default_device"})
 
 
 class HardCodedDevice(Rule):
     """One kind of device is written down where another was chosen.
 
     ## What it does
-    Reports `x.cuda()`, `x.to("cuda")`, `device="cuda"` and the like in code that was told its device: the function
-    takes a `device` or reads one (`x.device`, `self.device`, `accelerator.device`), or its class or its file does.
-    Reports, too, a call that leaves `device` at a default such as `"cuda"`, and GPU 0 where a test only asks whether
-    the device is the CPU (`0 if str(device) != "cpu" else -1`), and a device that is chosen and then overwritten by one
-    kind, or by the CPU of every machine without CUDA, before anything reads it.
+    Reports `x.cuda()`, `x.to("cuda")`, `device="cuda"`, `set_default_tensor_type("torch.cuda.FloatTensor")` and the
+    like in code that was told its device, also under a test that only asks whether `x` is on CUDA yet (`if not
+    x.is_cuda:`): the function takes a `device` or reads one (`x.device`, `self.device`, `self.net.device`,
+    `accelerator.device`), or its class or its file does. Reports, too, calls that leave `device` at a default such as
+    `"cuda"`, and GPU 0 where a test only asks whether the device is the CPU (`0 if str(device) != "cpu" else -1`), and
+    a device that is chosen and then overwritten by one kind, or by the CPU of every machine without CUDA, before
+    anything reads it.
 
     Where nothing names a device, reports as tentative what has to be on one all the same: a tensor made on CUDA that
     meets a tensor the function was handed, or is made in a module, which whoever uses it moves; `.cuda()` in a class
@@ -85,7 +95,7 @@ class HardCodedDevice(Rule):
             for choice in self.source.nodes_of(cst.IfExp):
                 self._first_of_all(choice, around)
         if not any(f'"{kind}' in self.source.text or f"'{kind}" in self.source.text for kind in _KINDS) and (
-            ".cuda(" not in self.source.text
+            ".cuda(" not in self.source.text and "set_default_tensor_type" not in self.source.text
         ):
             return
         around = Surroundings(self)
@@ -93,11 +103,15 @@ class HardCodedDevice(Rule):
             literal = self._literal(call)
             if literal is None:
                 continue
-            guard = around.guard(call)
+            guard, own = around.guard(call), ""
+            if guard is not None and self._asks_if_there(guard, call):
+                guard, own = around.guard(self.parent(guard)), f"{self._moved(call)}.device"
             if guard is not None:
                 chosen = self._of_test(guard, call, literal)
             else:
-                chosen = around.chosen(call) or around.elsewhere(call)
+                chosen = around.chosen(call, apart_from=own) or (None if own else around.elsewhere(call))
+                if own and chosen is not None and not chosen.is_handed_in:
+                    chosen = None  # if not x.is_cuda: x = x.cuda()   and then   y = x.detach(); z.to(y.device)
             if chosen is not None:
                 if not around.is_for_cuda(call):
                     self._report(call, literal, chosen, around)
@@ -169,20 +183,30 @@ class HardCodedDevice(Rule):
 
     def _left_at_default(self, around: Surroundings) -> None:
         """``one_hot(target, classes)``, where that makes a tensor with ``device="cuda"`` unless told otherwise."""
+        found: dict[cst.Param, list[tuple[cst.Call, str, bool]]] = {}
         for call, (callee, param) in self.flow.facts.left_at_default.items():
             if callee.home is not self.flow or param.default is None or not _is_kind(param.default):
                 continue
             guard = around.guard(call)
             # def cuda(self, device="cuda:0"): return self.to()  is for CUDA by its name, and drops which one
             drops = guard is not None and self._drops_device(guard)
-            if (guard is not None and not drops) or around.is_for_cuda(call):
-                continue
-            self.report(
-                call,
-                f"`{callee.name}` is called without `{param.name.value}`, and works on {self.code(param.default)} then",
-                notes=[self.note(param, "left at this default")],
-                tentative=drops,
-            )
+            if (guard is None or drops) and not around.is_for_cuda(call):
+                found.setdefault(param, []).append((call, callee.name, drops))
+        for param, calls in found.items():
+            self._report_default(param, calls)
+
+    def _report_default(self, param: cst.Param, calls: list[tuple[cst.Call, str, bool]]) -> None:
+        """What several calls leave as it is is one finding: whoever mends the default mends them all."""
+        assert param.default is not None
+        call, callee, drops = calls[0]
+        name, default = param.name.value, self.code(param.default)
+        if len(calls) == 1:
+            message = f"`{callee}` is called without `{name}`, and works on {default} then"
+            self.report(call, message, notes=[self.note(param, "left at this default")], tentative=drops)
+            return
+        message = f"`{callee}` works on {default}, and {len(calls)} calls of it say no other `{name}`"
+        notes = [self.note(each, "called without it") for each, _, _ in calls]
+        self.report(param, message, notes=notes, tentative=all(dropped for _, _, dropped in calls))
 
     def _drops_device(self, guard: cst.CSTNode) -> bool:
         """Whether it is a function that takes a device and never reads it."""
@@ -210,7 +234,7 @@ class HardCodedDevice(Rule):
         self.report(literal, f"{said}, {where}", notes=[note], fix=self._fix(call, literal, fixed))
 
     def _fix(self, call: cst.Call, literal: cst.BaseExpression, chosen: str | None) -> Fix | None:
-        if chosen is None:
+        if chosen is None or self._is_cuda_type(literal):
             return None
         if literal is not call:
             return self.fix(f"use `{chosen}`", self.replace(literal, chosen), safe=False)
@@ -230,6 +254,20 @@ class HardCodedDevice(Rule):
             return None
         return Chosen(self.code(asked[0].value) + ".device", asked[0], False, "function")
 
+    def _asks_if_there(self, guard: cst.CSTNode, call: cst.Call) -> bool:
+        """``if not x.is_cuda: x = x.cuda()``: what is not on CUDA goes there, whatever was chosen."""
+        name, above = self._moved(call), self.parent(guard)
+        if not name or not isinstance(above, cst.If | cst.IfExp) or not self._is_inside_body(above, call):
+            return False
+        test = self.code(guard) if isinstance(guard, cst.BaseExpression) else ""
+        return re.fullmatch(_NOT_THERE.format(re.escape(name)), test) is not None
+
+    def _moved(self, call: cst.Call) -> str:
+        """``x`` of ``x.cuda()``, and of ``x.to(torch.device("cuda"))``"""
+        if self.flow.scope.qualified(call.func) == "torch.device":
+            call = self.enclosing(call, cst.Call) or call
+        return self.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+
     def _runs_if(self, test: cst.CSTNode, node: cst.CSTNode) -> bool:
         """Whether ``node`` is in the branch that is taken if ``x.is_cuda``, or ``x.is_cuda and ...``, holds."""
         branches = self.parent(test)
@@ -237,6 +275,9 @@ class HardCodedDevice(Rule):
             return False
         if not isinstance(test, cst.Attribute | cst.BooleanOperation) or not isinstance(branches, cst.If | cst.IfExp):
             return False
+        return self._is_inside_body(branches, node)
+
+    def _is_inside_body(self, branches: cst.If | cst.IfExp, node: cst.CSTNode) -> bool:
         above: cst.CSTNode | None = node
         while above is not None and above is not branches.body:
             above = self.parent(above)
@@ -255,10 +296,18 @@ class HardCodedDevice(Rule):
             if len(call.args) != 1 or not _is_kind(call.args[0].value) or self._is_a_choice(call):
                 return None
             return call.args[0].value
+        if self.flow.scope.qualified(func) in _FOR_ALL and len(call.args) == 1:
+            told = call.args[0].value
+            return told if _is_kind(told) or self._is_cuda_type(told) else None
         for arg in call.args:
             if arg.keyword is not None and arg.keyword.value in ("device", "map_location") and _is_kind(arg.value):
                 return arg.value
         return None
+
+    def _is_cuda_type(self, node: cst.BaseExpression) -> bool:
+        """``"torch.cuda.FloatTensor"``, ``torch.cuda.FloatTensor``"""
+        named = str(node.evaluated_value) if isinstance(node, cst.SimpleString) else self.flow.scope.qualified(node)
+        return named.startswith("torch.cuda.") and named.endswith("Tensor")
 
     def _is_a_choice(self, call: cst.Call) -> bool:
         """Whether ``torch.device("cuda")`` is what the device is chosen to be, or is compared to it."""
