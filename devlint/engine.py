@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from devlint.index import View
     from devlint.ledger import Basis, Fact
 
-#: A file whose bytes hold none of these names no framework and needs no parse.
-FRAMEWORKS = (b"torch",)
+#: A file whose bytes hold none of these names no framework, nor what gives models of one, and needs no parse.
+FRAMEWORKS = (b"torch", b"transformers", b"diffusers")
 
 # UTF-16 of either byte order holds these too: no Python, but that has to be said
 _NAMES = (*FRAMEWORKS, *(b"\0".join(bytes([byte]) for byte in name) for name in FRAMEWORKS))

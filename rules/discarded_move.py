@@ -15,6 +15,7 @@ from devlint.flow.value import INSTANCE, LOADER, TENSOR, THING, UNKNOWN_KIND, Va
 from devlint.rule import Rule
 from devlint.rules._moves import destination
 from devlint.rules._places import origin_note
+from devlint.rules._tensor_use import OF_TENSORS, is_used_as_tensor
 from devlint.testcode import is_test_file
 
 
@@ -22,8 +23,9 @@ class DiscardedMove(Rule):
     """A tensor is moved and the moved copy is thrown away.
 
     ## What it does
-    Reports a statement `x.to(device)`, `x.cuda()` or `x.cpu()` where `x` is a tensor, or an object of a class of the
-    file whose own `to` returns a new object.
+    Reports a statement `x.to(device)`, `x.cuda()` or `x.cpu()` where `x` is a tensor, or is used as one afterwards
+    (`x - mean`, `x[:, 0]`, `F.relu(x)`), an entry of what a tokenizer gave, or an object of a class of the file whose
+    own `to` returns a new object.
 
     ## Why is this bad
     `Module.to` moves in place, but `Tensor.to` returns the moved tensor and leaves its receiver where it was. The
@@ -188,10 +190,15 @@ class DiscardedMove(Rule):
     def _is_used_as_tensor(self, receiver: cst.BaseExpression, move: Move) -> bool:
         """``rows = read(path); rows = rows.view(1, -1); rows.to(device)``: what nothing else says may be no module."""
         function = self.flow.function(receiver)
-        if not isinstance(receiver, cst.Name) or function is None or move.value.kind != UNKNOWN_KIND:
+        if function is None or move.value.kind != UNKNOWN_KIND:
             return False
-        name = receiver.value
-        return name not in function.called and bool(function.methods.get(name, set()) & _OF_TENSORS)
+        if isinstance(receiver, cst.Name):
+            name = receiver.value
+            if name in function.called:
+                return False
+            if function.methods.get(name, set()) & OF_TENSORS:
+                return True
+        return is_used_as_tensor(self, move.node, receiver)
 
     def _unpacks(self, target: cst.BaseExpression, name: str) -> bool:
         """Whether a loop's target takes a batch apart, and the name is one of its parts."""
@@ -328,9 +335,6 @@ def _waits(function: Function) -> bool:
 
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
-
-#: Methods of tensors; what holds several and moves them in place, as graphs and modules do, has none of these.
-_OF_TENSORS = frozenset("unsqueeze squeeze permute masked_fill view argmax softmax repeat_interleave".split())
 
 #: What leaves a test out, whatever the machine.
 _SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})

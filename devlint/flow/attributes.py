@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow import arrays, elsewhere, hypothesis
+from devlint.flow import arrays, elsewhere, hypothesis, loaders
 from devlint.flow import torch_table as table
 from devlint.flow.frame import Frame
 from devlint.flow.names import dotted
@@ -84,6 +84,9 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
             # layer.weight.T is registered nowhere
             ref = None if base.ref in ("parameter", "buffer", OF_LAYER) else base.ref
             return base.but(grad=False, obj=None, tracked=tracked, ref=ref)
+        found = loaders.entry(base, attr)
+        if found is not None:
+            return found
         if kind == THING and base.ref != "moved" and base.text != ELEMENT:  # for image in images: image.history
             return base if attr != "keys" else UNKNOWN
         return UNKNOWN

@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis, rounds
+from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis, loaders, rounds
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.narrowing import narrow
@@ -107,6 +107,9 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     if kind == TENSOR:
         return _index_tensor(frame, node, base, indices, sliced)
     if kind == THING:
+        found = loaders.entry(base, constant_key(indices[0][0]) if len(indices) == 1 else None)
+        if found is not None:
+            return found
         # batch["x"] and batch[0] are part of it; x[rows] is a copy
         copied = any(index.kind in (TENSOR, ARRAY, LIST) for _, index in indices)
         return (

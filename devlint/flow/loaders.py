@@ -22,6 +22,7 @@ from devlint.flow.value import (
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    tensor,
 )
 
 
@@ -73,7 +74,23 @@ def encoded(frame: Frame, node: cst.Call, args: Args) -> Value:
         return UNKNOWN
     given = args.get(None, "device")
     place = frame.device_place(given[1], given[0]) if given is not None else HOST
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value == "encode":
+        return tensor(place, node, zero=False, ref="encoding", tracked=False)  # the ids alone
     return Value(THING, place, node, ref="encoding", tracked=False)
+
+
+def entry(encoding: Value, key: str | None) -> Value | None:
+    """``words["input_ids"]``, ``words.input_ids``: a tensor, of what a tokenizer gave, which moves in place."""
+    if encoding.ref != "encoding" or encoding.kind != THING or encoding.text is not None or key not in _ENTRIES:
+        return None
+    return encoding.but(kind=TENSOR, zero=False, ref=None)
+
+
+#: What the tokenizers and feature extractors of transformers call what they give.
+_ENTRIES = frozenset(
+    "input_ids attention_mask token_type_ids special_tokens_mask pixel_values pixel_mask input_values "
+    "input_features".split()
+)
 
 
 def prepared(frame: Frame, func: cst.Attribute, args: Args) -> Value:

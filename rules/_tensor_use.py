@@ -1,0 +1,63 @@
+"""What a function does with a value later shows that it is a tensor."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow import torch_table as table
+from devlint.rule import Rule
+
+
+def is_used_as_tensor(rule: Rule, since: cst.CSTNode, receiver: cst.BaseExpression) -> bool:
+    """``rows.to(device); loss = (rows - mean).sum()``: whether it goes on as tensors do, until it is assigned again."""
+    path = rule.code(receiver).split()
+    around = rule.flow.function(receiver)
+    nodes = tree.walk(around.node.body) if around is not None else ()
+    later = [n for n in nodes if type(n) is type(receiver) and rule.source.comes_before(since, n)]
+    same = sorted((n for n in later if rule.code(n).split() == path), key=lambda n: rule.source.offsets(n)[0])
+    for node in same:
+        parent = rule.parent(node)
+        if isinstance(parent, cst.AssignTarget) and not _reads(parent, node, rule):
+            return False  # graph.to(device); graph = graph.x; graph - mean
+        if _is_tensors(rule, node, parent):
+            return True
+    return False
+
+
+def _reads(target: cst.AssignTarget, node: cst.BaseExpression, rule: Rule) -> bool:
+    """``rows = rows - mean``: the old value is read first."""
+    assign = rule.parent(target)
+    if not isinstance(assign, cst.Assign):
+        return False
+    path = rule.code(node).split()
+    return any(
+        type(each) is type(node) and rule.code(each).split() == path and _is_tensors(rule, each, rule.parent(each))
+        for each in tree.walk(assign.value)
+    )
+
+
+def _is_tensors(rule: Rule, node: cst.BaseExpression, parent: cst.CSTNode | None) -> bool:
+    if isinstance(parent, cst.Subscript):
+        return node is parent.value and len(parent.slice) > 1  # rows[0, :, :]; net[0] is a layer
+    if isinstance(parent, cst.BinaryOperation):
+        return isinstance(parent.operator, _ARITHMETIC)  # transforms are joined by `|` and `>>`
+    if isinstance(parent, cst.Attribute):
+        call = rule.parent(parent)
+        return isinstance(call, cst.Call) and call.func is parent and parent.attr.value in OF_TENSORS
+    call = rule.parent(parent) if isinstance(parent, cst.Arg) else None
+    if not isinstance(call, cst.Call) or call.args[0] is not parent:
+        return False
+    name = rule.flow.name_of(call)
+    operation = table.FUNCTIONS.get(name)
+    return name.startswith("torch.nn.functional.") or (operation is not None and operation.operands in ("all", "first"))
+
+
+_ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.MatrixMultiply, cst.Power)
+
+#: Methods of tensors; what holds several and moves them in place, as graphs and modules do, has none of these.
+OF_TENSORS = frozenset(
+    "unsqueeze squeeze permute masked_fill view argmax softmax repeat_interleave reshape flatten transpose numpy item "
+    "tolist backward sum mean expand repeat clamp abs norm sigmoid log_softmax matmul bmm nonzero cumsum gather "
+    "index_select masked_select scatter_ unbind topk numel view_as expand_as triu tril amax amin".split()
+)
