@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import libcst as cst
 
 from devlint import tree
@@ -11,6 +13,7 @@ from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._exports import is_of_export
+from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
@@ -101,6 +104,9 @@ class UnregisteredTensor(Rule):
             reported.add(attr)
             stores = self.flow.stores(cls, name)
             if any(self._may_be_registered(statement, value) for statement, value in stores):
+                for statement in left_plain(self, [each for each, _ in stores], meeting.node):
+                    told = self._told(statement, cls, name, meeting, "attribute", "it", sure=False, on_host=False)
+                    found.append(replace(told, fix=None))  # where it is the parameter, it must be no buffer
                 continue
             if self._is_on_default_device(cls, meeting.node):
                 continue
@@ -111,6 +117,10 @@ class UnregisteredTensor(Rule):
                 if value.is_tensor and value.place.is_host:
                     found.append(
                         self._told(statement, cls, name, meeting, "attribute", "it", sure=sure, on_host=on_host)
+                    )
+                elif value.or_host is not None:  # self.mean = torch.zeros(3) if mean is None else mean
+                    found.append(
+                        self._told(statement, cls, name, meeting, "attribute", "it", sure=False, on_host=on_host)
                     )
                 elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
                     container = _CONTAINERS[value.kind]

@@ -19,6 +19,7 @@ from devlint.flow.elsewhere import Elsewhere
 from devlint.flow.facts import Facts, Move
 from devlint.flow.frame import Env, Frame
 from devlint.flow.loops import Loop, loop_of
+from devlint.flow.names import dotted
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place
 from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, Class, Function, Scope, is_module
 from devlint.flow.statements import execute_block
@@ -375,7 +376,15 @@ class Flow:
             return value.but(place=frame.self_place)
         if value.kind == TENSOR and any(owner.buffers_by_variable for owner in cls.lineage):
             return value.but(place=UNKNOWN_PLACE)
-        return _at_use(value, frame.self_place, (cls, name))
+        return self._or_default(_at_use(value, frame.self_place, (cls, name)), cls, name)
+
+    def _or_default(self, value: Value, cls: Class, name: str) -> Value:
+        """``self.mean = torch.zeros(3) if mean is None else mean``: plain, and on the host where nobody gives one."""
+        stored = next((owner.attrs[name] for owner in cls.lineage if name in owner.attrs), value)
+        if stored.or_host is None or value.place.is_host or value.kind not in (TENSOR, UNKNOWN_KIND):
+            return value
+        host = stored.or_host.value.but(attr=(cls, name))
+        return value.but(or_host=stored.or_host._replace(value=host))
 
     def _inherited(self, value: Value, heir: Class, cls: Class, name: str, frame: Frame) -> Value:
         """An attribute of a base in another file, as ``self`` has it here."""
@@ -523,6 +532,8 @@ def _is_placeholder(value: Value) -> bool:
     made = value.origin
     if value.kind != TENSOR or not isinstance(made, cst.Call):
         return value.kind == NONE
+    if dotted(made.func).rpartition(".")[2] in ("arange", "linspace", "logspace"):
+        return False  # torch.arange(0, n)
     first = made.args[0].value if made.args else None
     empty = isinstance(first, cst.List | cst.Tuple) and not first.elements
     return bool(value.zero) or first is None or empty or (isinstance(first, cst.Integer) and first.value == "0")

@@ -8,7 +8,20 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, is_false, is_true
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
-from devlint.flow.value import ARRAY, DATA, LIST, NONE, TENSOR, THING, TUPLE, UNKNOWN, Value, element, tensor
+from devlint.flow.value import (
+    ARRAY,
+    DATA,
+    LIST,
+    NONE,
+    TENSOR,
+    THING,
+    TUPLE,
+    UNKNOWN,
+    UNKNOWN_KIND,
+    Value,
+    element,
+    tensor,
+)
 
 
 def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: Args) -> Value:
@@ -125,7 +138,8 @@ def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if first is not None and first.holds_tensors and first.place.is_there:
         place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
     # torch.Tensor([1.0, 2.0]), torch.LongTensor(3), torch.FloatTensor(rows): with a dimension
-    sized = first is not None and (first.kind in (LIST, TUPLE, DATA, ARRAY) or first.zero is False)
+    # and torch.Tensor(weights) of what was handed in: it takes no number, but for a size
+    sized = first is not None and (first.kind in (LIST, TUPLE, DATA, ARRAY, UNKNOWN_KIND) or first.zero is False)
     by_numpy = name.startswith("torch.from") and (first is None or first.zero is not False)
     zero = False if sized and not by_numpy else None
     return tensor(place, node, zero=zero, pinned=False, tracked=False)

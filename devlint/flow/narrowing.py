@@ -6,6 +6,7 @@ import libcst as cst
 
 from devlint.flow import hypothesis
 from devlint.flow.frame import Env, Frame
+from devlint.flow.names import dotted
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
 from devlint.flow.value import (
     DATA,
@@ -45,7 +46,8 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
         and test.func.value == "isinstance"
         and len(test.args) == 2
     ):
-        narrow_to_type(frame, test.args[0].value, frame.scope.qualified(test.args[1].value), holds)
+        if not (holds and _asks_for_container(frame, test.args[0].value, test.args[1].value)):
+            narrow_to_type(frame, test.args[0].value, frame.scope.qualified(test.args[1].value), holds)
         return
     if type(test) is cst.Call and len(test.args) == 1 and frame.scope.qualified(test.func) == "torch.is_tensor":
         narrow_to_type(frame, test.args[0].value, "torch.Tensor", holds)
@@ -91,6 +93,15 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
                 return
         _compare_devices(frame, test.left, target.comparator, operator, holds)
 
+
+def _asks_for_container(frame: Frame, node: cst.BaseExpression, types: cst.BaseExpression) -> bool:
+    """``out = self.net(x)``, ``if isinstance(out, (tuple, dict)):``: which structure it is, and not where it is."""
+    value = _value_of(frame, node)
+    named = [each.value for each in types.elements] if isinstance(types, cst.Tuple) else [types]
+    return value is not None and value.kind == THING and all(dotted(each) in _CONTAINERS for each in named)
+
+
+_CONTAINERS = frozenset({"tuple", "list", "dict", "Mapping", "Sequence", "OrderedDict"})
 
 #: What says of what kind a tensor's device is.
 _ASKING = {
