@@ -6,7 +6,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Move
 from devlint.flow.modules import has_tensors
-from devlint.flow.value import MODULE, TENSOR, UNKNOWN
+from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._left_behind import is_needed_there, left_behind
@@ -109,6 +109,10 @@ class MixedDevices(Rule):
             met = f"{meeting.what} takes what is on the host, and `{there}` is on {where(meeting.there.place)}"
             if not is_refused:
                 met = f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}"
+            if isinstance(meeting.node, cst.Call) and meeting.there_node is meeting.node.func:
+                met = (
+                    f"`{host}` is on the host, and {meeting.what} calls it with what is on {where(meeting.there.place)}"
+                )
             self.report(
                 meeting.node,
                 met,
@@ -125,8 +129,8 @@ class MixedDevices(Rule):
         for call in self.flow.calls("torch.nn.utils.rnn.pack_padded_sequence"):
             lengths = argument(call, 1, "lengths")
             value = self.flow.value(lengths.value) if lengths is not None else UNKNOWN
-            if lengths is None or value.kind != TENSOR or is_dead(self, call):
-                continue
+            if lengths is None or value.kind not in (TENSOR, THING) or is_dead(self, call):
+                continue  # THING: a part of a batch
             handed_in = isinstance(lengths.value, cst.Name) and isinstance(value.origin, cst.Param)
             if not value.place.is_there and (value.place.kind != "param" or handed_in):
                 continue  # def forward(self, x, lengths): callers know to leave them on the host

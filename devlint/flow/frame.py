@@ -11,7 +11,7 @@ from devlint.flow import copies, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Operand
 from devlint.flow.facts import Meeting, Wait
-from devlint.flow.names import annotation_names, is_list_of_tensors, is_tensor_annotation
+from devlint.flow.names import annotation_names, is_dict_of_tensors, is_list_of_tensors, is_tensor_annotation
 from devlint.flow.place import (
     CANNOT_TELL,
     HOST,
@@ -523,7 +523,11 @@ class Frame:
         """Two values must be at one place; a caller that knows both may see that they are not."""
         if self.dead or self.conditional or self.function is None:
             return
-        scopes = {self.function.scope, self.cls.scope if self.cls is not None else 0}
+        scopes = {self.function.scope}
+        if self.cls is not None:
+            scopes.add(self.cls.scope)
+        if self.at_return is None:
+            scopes.add(0)  # `DEVICE` of the file, unless an earlier `if quick: return net(x)` may have left
         if a[1].place.scope in scopes and b[1].place.scope in scopes and a[1].place != b[1].place:
             self.constraints.append((a[1].place, b[1].place))
 
@@ -605,6 +609,8 @@ class Frame:
             return Value(TENSOR, place, param, zero=zero) if len(tails) == 1 else Value(THING, place, param)
         if types and is_list_of_tensors(param.annotation):
             return Value(LIST, items=Value(TENSOR, place, param))
+        if types and is_dict_of_tensors(param.annotation):
+            return Value(DICT, items={"*": Value(TENSOR, place, param)})
         default = param.default
         if hypothesis.names_device(name) and not tails & {"bool", "int"} and not _is_constant(default, "True", "False"):
             return Value(DEVICE, self.symbol(name), param, ref=self._device_form(param))

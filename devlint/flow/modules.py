@@ -285,8 +285,10 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
                 continue  # self.seen(torch.tensor(count))   what has no dimensions may be added to anything
             if not _is_length(frame.key(operand)):
                 frame.met(node, "a call of the module", (operand, value), (node.func, module))
-    elif module.place.kind == "param" and operands and operands[0][1].kind == TENSOR:
-        frame.constrain((node.func, module), operands[0])
+    elif module.place.kind == "param" and operands:
+        value = operands[0][1]
+        if value.kind == TENSOR or (value.kind == THING and value.place.is_there):
+            frame.constrain((node.func, module), operands[0])
     return _output(module, operands, node)
 
 

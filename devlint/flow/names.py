@@ -16,6 +16,7 @@ _OF_JAXTYPING = frozenset(
     "Bool Complex Complex64 Complex128 Float Float16 Float32 Float64 BFloat16 Inexact Int Int8 Int16 Int32 Int64 "
     "Integer Key Num Real Shaped UInt UInt8".split()
 )
+_DICTS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
 _LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Iterator", "Collection"})
 
 
@@ -107,7 +108,24 @@ def is_list_of_tensors(node: cst.Annotation | None) -> bool:
     of = node.annotation if node is not None else None
     if type(of) is not cst.Subscript or dotted(of.value).rpartition(".")[2] not in _LISTS or len(of.slice) != 1:
         return False
-    inner = of.slice[0].slice
+    return _names_tensor(of.slice[0])
+
+
+def is_dict_of_tensors(node: cst.Annotation | None) -> bool:
+    """``dict[str, Tensor]``, ``Mapping[str, torch.Tensor] | None``."""
+    of = node.annotation if node is not None else None
+    while type(of) is cst.BinaryOperation and dotted(of.right) == "None":
+        of = of.left
+    if type(of) is cst.Subscript and dotted(of.value).rpartition(".")[2] == "Optional":
+        inner = of.slice[0].slice
+        of = inner.value if isinstance(inner, cst.Index) else None
+    if type(of) is not cst.Subscript or dotted(of.value).rpartition(".")[2] not in _DICTS or len(of.slice) != 2:
+        return False
+    return _names_tensor(of.slice[1])
+
+
+def _names_tensor(item: cst.SubscriptElement) -> bool:
+    inner = item.slice
     return isinstance(inner, cst.Index) and any(_TENSOR_TYPES.match(name) for name in annotation_names(inner.value))
 
 

@@ -68,8 +68,10 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         given["self"] = (node.func, Value(MODULE, at, receiver.origin, ref=receiver.ref, obj=receiver.obj))
     for first, second in summary.constraints:
         pair, other = given.get(first.name), given.get(second.name)
+        a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
+        if is_here:
+            _meet_there(frame, node, function, given, [(first, a, second, b), (second, b, first, a)])
         if pair is not None and other is not None:
-            a, b = places.get((first.name, first.scope)), places.get((second.name, second.scope))
             if a is not None and b is not None:
                 for name, host, at, there, there_at in (
                     (first.name, pair, a, other, b),
@@ -123,6 +125,22 @@ def _meet_inside(frame: Frame, node: cst.Call, function: Function, host: Operand
 
 def _may_stay(frame: Frame, node: cst.Call, receiver: Value | None) -> bool:
     return _is_built_here(frame, receiver) or _is_kept(frame, node, receiver)
+
+
+def _meet_there(
+    frame: Frame,
+    node: cst.Call,
+    function: Function,
+    given: dict[str, Operand],
+    pairs: list[tuple[Place, Place | None, Place, Place | None]],
+) -> None:
+    """``DEVICE = torch.device("cuda")``, ``def train(net, x): net(x.to(DEVICE))``: ``train(Net(), x)``."""
+    for param, handed, there, replaced in pairs:
+        if handed is None or not handed.is_host or replaced is not None or not there.is_there or not there.name:
+            continue
+        operand = given.get(param.name)
+        if operand is not None and _is_built_here(frame, operand[1]) and modules.may_hold_tensors(operand[1]):
+            frame.met(node, f"`{function.name}`", operand, (node.func, Value(THING, there, node)))
 
 
 def _is_built_here(frame: Frame, module: Value | None) -> bool:
