@@ -24,9 +24,10 @@ class MixedDevices(Rule):
     `torch.where`, as an index. It is there because it was moved there (`.cpu()`), made by a function that takes no
     `device=` (`torch.from_numpy`, `torch.Tensor(...)`) or drawn from a distribution of numbers
     (`Normal(0, 1).sample(x.shape)`), perhaps on one side of an `if` only. Reports also a module that a function builds
-    and, without moving it, calls on the tensors handed to it; what is on a device where a type of the host is to take
-    it (`torch.LongTensor(index)`); and a part of a batch, or of what a tokenizer gave, that meets what is on a device,
-    where another part of the same batch is moved: `criterion(net(x.to(device)), y)`.
+    and, without moving it, calls on the tensors handed to it, or hands to a function that moves what it calls it with;
+    what is on a device where a type of the host is to take it (`torch.LongTensor(index)`); and a part of a batch, or of
+    what a tokenizer gave, that meets what is on a device, where another part of the same batch is moved:
+    `criterion(net(x.to(device)), y)`.
 
     Reports also a layer that is put into a module which has been moved before, and is called afterwards, and lengths on
     a device that `pack_padded_sequence` is handed, which reads them on the host.
@@ -78,8 +79,9 @@ class MixedDevices(Rule):
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
     Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
     where a part of a batch is handed to a model that is not followed, or accelerate may move it, and where a module is
-    built by one function and called by another; and for a loss that is not torch's own. Tentative, too, in files about
-    models that have nothing to do with devices, for what meets something that a function was handed.
+    built by one function and called by another; for a loss that is not torch's own; and for lengths out of a batch.
+    Tentative, too, in files about models that have nothing to do with devices, for what meets something that a function
+    was handed.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)

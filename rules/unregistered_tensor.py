@@ -71,13 +71,15 @@ class UnregisteredTensor(Rule):
     then. For tensors in a list, tuple or dict there is no fix: register each under a name of its own.
 
     ## Limits
-    Silent where the tensor is moved at every use, registered later or on another path, read off a layer, whose
-    parameters are registered with whoever keeps them, or moved by the module's own `_apply`; where nothing is seen to
-    mix it with a moved tensor; in modules of tests, unless those name the device; and in classes without a `forward`
-    whose methods make all their tensors without a device. Held back as tentative: other classes without a `forward`,
-    masks that are handed in beside `is_causal=True`, code for an export, and attributes that meet what was brought to
-    the host as well (`self.packed.cpu() >> self.shifts`) or only what a method is handed that the file never calls, and
-    modules that call torch's quantized functions, which run on the host alone.
+    Silent where the tensor is moved at every use, registered later, or on another path that is asked for where it is
+    used, read off a layer, whose parameters are registered with whoever keeps them, or moved by the module's own
+    `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device;
+    and in classes without a `forward` whose methods make all their tensors without a device. Held back as tentative:
+    other classes without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if learned else
+    scale`) or a default (`torch.zeros(3) if mean is None else mean`), masks that are handed in beside `is_causal=True`,
+    code for an export, attributes that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`)
+    or only what a method is handed that the file never calls, and modules that call torch's quantized functions, which
+    run on the host alone.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
