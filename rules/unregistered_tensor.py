@@ -12,6 +12,7 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._exports import is_of_export
 from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of
@@ -29,9 +30,13 @@ class UnregisteredTensor(Rule):
     on the module's device; `self.x` may also be a list, tuple or dict of tensors. Attributes of a class that one
     method mixes so are one finding, which the first of them speaks for.
 
+    Reports, too, what takes a tensor away that was just registered: `self.x = self.register_buffer("x", x)`, which
+    leaves `None` there, as `register_parameter`, `register_module` and `add_module` do.
+
     ## Why is this bad
     `module.to(device)` moves parameters and buffers only. A tensor in a plain attribute stays on the host, and
-    the first operation that mixes it with a moved tensor raises. It is missing from `state_dict()`, too.
+    the first operation that mixes it with a moved tensor raises. It is missing from `state_dict()`, too. The functions
+    that register return nothing, and setting the attribute to that sets the buffer, parameter or module to `None`.
 
     ## Example
     ```python
@@ -132,6 +137,30 @@ class UnregisteredTensor(Rule):
                         )
                     )
         report_together(self, found)
+        for node in self.source.nodes_of(cst.Assign):
+            self._taken_away(node)
+
+    def _taken_away(self, node: cst.Assign) -> None:
+        """``self.table = self.register_buffer("table", table)``"""
+        call, target, function = node.value, node.targets[0].target, self.flow.function(node)
+        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or len(node.targets) != 1:
+            return
+        owner, how, given = dotted(call.func.value), call.func.attr.value, argument(call, 0, "name")
+        cls = function.cls if function is not None else None
+        if cls is None or not cls.is_module or owner != "self" or how not in _REGISTER or cls.find_method(how):
+            return
+        kept = argument(call, 1, *_KEPT)
+        if kept is not None and self.code(kept.value) == "None":
+            return  # self.bias = self.register_parameter("bias", None): it is to be None
+        name = self.flow.value(given.value).text if given is not None else None
+        if name is None or dotted(target) != f"self.{name}":
+            return  # self.hook = self.register_buffer("table", table): None, which may be what is meant
+        start, before = self.source.offsets(target)[0], self.source.offsets(call)[0]
+        self.report(
+            node,
+            f"`{how}` returns `None`, which takes the place of the `{name}` that it has just registered",
+            fix=self.fix("leave it to the call", self.replace_between(start, before, ""), safe=False),
+        )
 
     def _may_be_registered(self, statement: cst.CSTNode, value: Value) -> bool:
         """Whether a store makes a parameter, a buffer or a module of the attribute, on any path."""
@@ -296,6 +325,9 @@ class UnregisteredTensor(Rule):
 
 
 _HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functional.", "torch.ops.quantized.")
+#: What nn.Module has to register, of which none returns anything.
+_REGISTER = ("register_buffer", "register_parameter", "register_module", "add_module")
+_KEPT = ("tensor", "param", "module")
 _REGISTERED = ("parameter", "buffer", OF_LAYER)
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
