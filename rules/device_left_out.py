@@ -20,6 +20,8 @@ from devlint.rules._places import bound_before
 
 #: Words that put what is made somewhere else afterwards.
 _PUTS = frozenset("to cuda cpu to_empty type_as".split())
+#: What the parts of a list have to be on one device for: `torch.cat(found).to(device)` comes too late.
+_JOIN = frozenset({"torch.cat", "torch.concat", "torch.stack", "torch.hstack", "torch.vstack"})
 _READS_OR_PUTS = _PUTS | {"numpy", "tolist"}
 
 
@@ -186,7 +188,8 @@ class DeviceLeftOut(Rule):
             and isinstance(call.func, cst.Attribute)
             and call.func.attr.value in _READS_OR_PUTS
             and self.source.comes_before(node, call)
-            and holder in self.code(call)
+            and holder in self.code(self.enclosing(call, cst.BaseComp) or call)  # [x.to(device) for x in found]
+            and self.flow.name_of(call.func.value) not in _JOIN
             for call in tree.walk(function.node.body if function is not None else self.source.module)
         )
 

@@ -289,6 +289,8 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
     operation = table.METHODS.get(name)
     if operation is None:
         return UNKNOWN
+    if name == "backward":
+        operations.meet_gradients(frame, node, "`backward`", (func.value, receiver), args.get(0, "gradient"))
     if name in table.IMPLICIT_WAITS and operations.waits(name, args, 0):
         frame.wait(node, name, func.value, receiver, explicit=False)
     operands: list[Operand] = [(func.value, receiver)]

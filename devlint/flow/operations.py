@@ -41,11 +41,23 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
         frame.wait(node, name, operands[0][0], operands[0][1], explicit=False)
     if operation.operands == "none" and operation.result == "tensor":
         return _copied_together(node, args)
+    if name == "torch.autograd.grad":
+        meet_gradients(frame, node, f"`{name}`", args.get(0, "outputs"), args.get(2, "grad_outputs"))
+    if name == "torch.autograd.backward":
+        meet_gradients(frame, node, f"`{name}`", args.get(0, "tensors"), args.get(1, "grad_tensors"))
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
     result = result_of(frame, node, operation, chosen, args, 1, operands)
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
         return result.but(zero=False)
     return result
+
+
+def meet_gradients(frame: Frame, node: cst.Call, what: str, outputs: Operand | None, given: Operand | None) -> None:
+    """``torch.autograd.grad(scores, x, torch.ones(n, 1))``: the gradient that is given meets what it is of."""
+    if outputs is None or given is None:
+        return
+    for output, gradient in zip(_parts(outputs), _parts(given), strict=False):
+        frame.meet(node, [output, gradient], what)
 
 
 def _operands(operation: table.Op, args: Args) -> list[Operand]:
@@ -57,19 +69,21 @@ def _operands(operation: table.Op, args: Args) -> list[Operand]:
         first = args.get(0, "input", "self", "x")
         return [first] if first is not None else []
     if kind == "sequence":
-        found: list[Operand] = []
-        for operand, value in args.positional or list(args.keywords.values())[:1]:
-            if value.kind == TUPLE:
-                found += _elements_of(operand, value)
-            elif value.kind == LIST:
-                if isinstance(value.ref, tuple):
-                    found += _elements_of(operand, Value(TUPLE, items=list(value.ref)))
-                elif value.items is not None:
-                    found.append((operand, value.items))
-            else:
-                found.append((operand, value))
-        return found
+        given = args.positional or list(args.keywords.values())[:1]
+        return [part for operand in given for part in _parts(operand)]
     return []
+
+
+def _parts(operand: Operand) -> list[Operand]:
+    """What a list or a tuple holds, as far as it is known; anything else is itself."""
+    node, value = operand
+    if value.kind == TUPLE:
+        return _elements_of(node, value)
+    if value.kind != LIST:
+        return [operand]
+    if isinstance(value.ref, tuple):
+        return _elements_of(node, Value(TUPLE, items=list(value.ref)))
+    return [(node, value.items)] if value.items is not None else []
 
 
 def _elements_of(node: cst.BaseExpression, value: Value) -> list[Operand]:

@@ -421,7 +421,9 @@ FUNCTIONS: dict[str, Op] = {
         ("rnn.pad_sequence", Op("none", reduces="adds")),
         ("parameters_to_vector", Op("sequence", True, "tensor", "adds")),
     ),
+    # a gradient that is given has to be where its output is; `operations.meet_gradients` sees to that
     "torch.autograd.grad": Op("first", result="tuple"),
+    "torch.autograd.backward": Op("first", result="none"),
 }
 
 _METHOD_ONLY: tuple[_Group, ...] = (
