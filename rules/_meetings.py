@@ -95,7 +95,9 @@ def _is_annotated(rule: Rule, meeting: Meeting) -> bool:
     if "numpy" in {name.partition(".")[0] for name in rule.flow.scope.imports.values()}:
         return False
     function = rule.flow.function(meeting.node)
-    param = function.param(meeting.there.place.name) if function is not None else None
+    if function is None:
+        return False
+    param = function.param(meeting.there.place.name)
     return param is not None and (param.annotation is not None or param.name.value in function.documented)
 
 
