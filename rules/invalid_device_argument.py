@@ -299,20 +299,14 @@ class InvalidDeviceArgument(Rule):
 
     def _unknown_name(self, given: cst.BaseExpression) -> cst.BaseExpression | None:
         """The name that torch does not know: a string, one side of a choice, or what a name is bound to, once."""
-        if isinstance(given, cst.IfExp):
-            return self._unknown_name(given.body) or self._unknown_name(given.orelse)
-        if isinstance(given, cst.Name):
-            bound = self._bound_once(given)
-            return self._unknown_name(bound) if bound is not None and not isinstance(bound, cst.Name) else None
-        start, is_whole = beginning(given)
-        if not _MEANT.match(start):
-            return None
-        # f"cuda{index}"  may be told ":1"
-        return given if not (_VALID if is_whole else _BEGUN).fullmatch(start) else None
+        bound = self._bound_once(given) if isinstance(given, cst.Name) else given
+        return next(filter(_is_unknown, _chosen(bound)), None) if bound is not None else None
 
     def _bound_once(self, name: cst.Name) -> cst.BaseExpression | None:
         """What the only statement binds that binds a name, in the function or, where that does not, in the file."""
         function = self.flow.function(name)
+        if function is not None and name.value in function.param_names:
+            return None  # device = "gpu" if device == "auto" else device
         if function is not None and name.value not in function.assigned:
             if any(name.value in each.param_names for each in _outwards(function)):
                 return None
@@ -500,6 +494,22 @@ def beginning(node: cst.BaseExpression) -> tuple[str, bool]:
     if isinstance(func, cst.Attribute) and func.attr.value == "format":  # "gpu:{}".format(index)
         return beginning(func.value)[0].partition("{")[0], False
     return "", False
+
+
+def _chosen(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What an expression is, one side of a choice after the other."""
+    if isinstance(node, cst.IfExp):
+        yield from _chosen(node.body)
+        yield from _chosen(node.orelse)
+    else:
+        yield node
+
+
+def _is_unknown(node: cst.BaseExpression) -> bool:
+    """Whether a string is meant for a device, and torch knows none of that name."""
+    start, is_whole = beginning(node)
+    # f"cuda{index}"  may be told ":1"
+    return _MEANT.match(start) is not None and not (_VALID if is_whole else _BEGUN).fullmatch(start)
 
 
 def _outwards(function: Function) -> Iterator[Function]:
