@@ -17,14 +17,20 @@ RECORDERS = frozenset(
     "torch.onnx.export torch.onnx.dynamo_export torch.jit.trace torch.jit.trace_module torch.export.export".split()
 )
 
+#: What runs models elsewhere than torch does: files that import one of these build what is written out for it.
+_RUNTIMES = frozenset({"ai_edge_torch", "coremltools", "executorch", "openvino", "tensorrt", "torch_tensorrt"})
+
 
 def is_of_export(rule: Rule, node: cst.CSTNode) -> bool:
-    """Whether a node is in a file or a function of that name, or is recorded, and never computes what a program needs.
+    """Whether a node is in a file or a function of that name, or in a file that builds for another runtime, or is
+    recorded, and never computes what a program needs.
 
     What such code costs nobody pays for, and where it runs its name does not say.
     """
     function = rule.flow.function(node)
     if _NAMED.search("/".join(near(rule.source.path))) is not None:
+        return True
+    if not _RUNTIMES.isdisjoint(name.partition(".")[0] for name in rule.flow.scope.imports.values()):
         return True
     return function is not None and (_NAMED.search(function.name) is not None or _stands_in(function))
 
