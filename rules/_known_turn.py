@@ -112,6 +112,8 @@ def _is_known(flow: Flow, call: cst.Call, within: frozenset[Function] = frozense
         return True
     qualified = flow.name_of(call)
     if qualified:
+        if qualified.startswith("torch.autograd."):
+            return False  # forces = -grad(energy.sum(), places)   in the midst of a `forward`
         return qualified.partition(".")[0] in _PACKAGES or flow.built_or_called(qualified) is not None
     if _LOSS.match(dotted(func)):
         return True  # def train(model, loader, criterion):
@@ -146,6 +148,11 @@ def _is_known_model(flow: Flow, func: cst.BaseExpression, within: frozenset[Func
         and not _is_made_by_others(flow, func)
         and not _is_handed_by_others(flow, func, set())
     )
+
+
+def is_known_model(flow: Flow, func: cst.BaseExpression) -> bool:
+    """Whether what a call of a model runs is known."""
+    return _is_known_model(flow, func, frozenset())
 
 
 def _is_read_through(flow: Flow, cls: Class, within: frozenset[Function]) -> bool:

@@ -198,8 +198,15 @@ class HostSyncInLoop(Rule):
             or not is_tied(self.flow, wait)
             or copies_in_turn(self.flow, repeated)
             or (wait.what == "tolist" and follows_decoding(self.flow, repeated))
-            or self._is_shown_a_few_times(repeated),
+            or self._is_shown_a_few_times(repeated)
+            or self._stops_early(repeated),
         )
+
+    def _stops_early(self, repeated: cst.CSTNode) -> bool:
+        """``all(token.item() == end for token in best)``, which reads up to the first that is not."""
+        arg = self.parent(repeated) if isinstance(repeated, cst.GeneratorExp) else None
+        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        return isinstance(call, cst.Call) and dotted(call.func) in ("all", "any")
 
     def _is_beside(self, node: cst.CSTNode) -> bool:
         """Whether code is another project's, or a test, which makes some steps and looks at all it keeps."""

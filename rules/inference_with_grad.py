@@ -11,6 +11,7 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
+from devlint.rules._known_turn import is_known_model
 from devlint.rules._moves import short
 from devlint.rules._training import bound_paths, under_no_grad
 
@@ -316,7 +317,7 @@ class InferenceWithGrad(Rule):
             f"autograd records `{short(self.code(asked))}` in every iteration, and nothing goes backward",
             notes=notes,
             fix=self._fix(function),
-            tentative=self._is_loaded(asked, model),
+            tentative=self._is_loaded(asked, model) or not (model == "self" or is_known_model(self.flow, asked.func)),
         )
 
     def _is_loaded(self, asked: cst.Call, model: str) -> bool:

@@ -6,6 +6,8 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Move
 from devlint.flow.modules import has_tensors
+from devlint.flow.names import dotted
+from devlint.flow.scope import Class
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
@@ -120,7 +122,10 @@ class MixedDevices(Rule):
                 met,
                 notes=[self.note(meeting.host.origin, f"{how} here")] if not is_refused else [],
                 fix=self._fix(meeting),
-                tentative=meeting in doubts or not is_shown(self, meeting) or self._may_move_between(meeting),
+                tentative=meeting in doubts
+                or not is_shown(self, meeting)
+                or self._may_move_between(meeting)
+                or self._is_answer_of_others(meeting),
             )
         for meeting, moved in left_behind(self):
             self._report_left_behind(meeting, moved)
@@ -215,7 +220,27 @@ class MixedDevices(Rule):
         if any(arg.keyword is not None and arg.keyword.value == "device" for arg in origin.args):
             return None  # torch.FloatTensor(shape, device=x.device): invalid-device-argument
         name = self.flow.name_of(origin)  # torch.from_numpy(rows), torch.distributions.Normal(0, 1)
+        if name in table.DISTRIBUTIONS and self._has_parts_replaced(origin):
+            return None
         return "it is made" if name in table.HOST_FACTORIES or name in table.DISTRIBUTIONS else None
+
+    def _has_parts_replaced(self, made: cst.Call) -> bool:
+        """``self.noise = Normal(0, 1); self.noise.loc = self.noise.loc.to(device)``"""
+        assign = self.parent(made)
+        held = dotted(assign.targets[0].target) if isinstance(assign, cst.Assign) else ""
+        return bool(held) and any(
+            dotted(each.target).startswith(f"{held}.") for each in self.source.nodes_of(cst.AssignTarget)
+        )
+
+    def _is_answer_of_others(self, meeting: Meeting) -> bool:
+        """``found = net(x.to(device))`` of a class whose `forward` gives what nobody here has seen, perhaps on the
+        host."""
+        made = meeting.there.origin
+        model = self.flow.value(made.func) if isinstance(made, cst.Call) else UNKNOWN
+        if model.kind != MODULE or not isinstance(model.ref, Class) or model.ref.home is self.flow:
+            return False
+        forward = model.ref.find_method("forward")
+        return forward is None or forward.summary is None or not forward.summary.returns.is_tensor
 
     def _may_move_between(self, meeting: Meeting) -> bool:
         """``self.net = resnet18()`` in the constructor: others may move it before a method calls it."""

@@ -204,9 +204,12 @@ class NonLeafParameter(Rule):
             node for node in self.source.nodes_of(cst.Attribute) if node.attr.value in ("grad", "retain_grad")
         ]
         kept = {self.flow.value(node.value).origin for node in attributes if node.attr.value == "retain_grad"}
+        given = {self.flow.value(n.value).origin for n in attributes if isinstance(self.parent(n), cst.AssignTarget)}
         for node in attributes:
             value = self.flow.value(node.value)
-            if node.attr.value == "grad" and _is_copy(value) and value.origin not in kept:
+            # w.grad = torch.ones(3)   gives it one
+            read = node.attr.value == "grad" and not isinstance(self.parent(node), cst.AssignTarget)
+            if read and _is_copy(value) and value.origin not in kept | given:
                 name = short(self.code(node.value))
                 message = f"`{name}.grad` stays `None`: the move makes `{name}` a copy, and the leaf keeps the gradient"
                 found.setdefault(value.origin, (message, [self.note(node, "its `grad` is read here")]))

@@ -160,6 +160,8 @@ class UnregisteredModule(Rule):
 
     def _is_elsewhere(self, node: cst.CSTNode) -> bool:
         """Whether what is put in is, or may be, registered on its own."""
+        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _CASTS:
+            node = node.func.value  # self.norm.weight.to(torch.bfloat16)
         if isinstance(node, cst.Attribute | cst.Subscript):
             return True  # [self.stem, self.body], self.heads[0]
         if not isinstance(node, cst.Name):
@@ -311,6 +313,7 @@ class UnregisteredModule(Rule):
 
 
 #: Python's containers, as the flow knows them.
+_CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type"})
 _PLAIN = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
 #: Methods by which a class moves, or counts, its parts itself.
 _OWN = ("_apply", "to", "cuda", "parameters", "named_parameters", "named_modules", "__setattr__", "__getattr__")

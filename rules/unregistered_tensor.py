@@ -19,6 +19,7 @@ from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
+from devlint.rules._shown import calls_that_run
 from devlint.testcode import is_test_file
 
 
@@ -120,6 +121,7 @@ class UnregisteredTensor(Rule):
             on_host = self._meets_moved_to_host(cls, name)
             sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node) and not on_host
             sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
+            sure = sure and not any(self._may_follow(value) for _, value in stores) and not _has_base_of_torch(cls)
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
                     found.append(
@@ -214,6 +216,21 @@ class UnregisteredTensor(Rule):
         """Whether the class, or one that it is a base of, is called as modules are: others may never be moved."""
         # class Guide(nn.Module): def model(self, x): ...; def guide(self, x): ...
         return any(method in each.methods for each in (*cls.lineage, *cls.descendants) for method in _CALLED)
+
+    def _may_follow(self, value: Value) -> bool:
+        """``def __init__(self, mean): self.mean = torch.tensor(mean)``, which stays where a tensor is that is handed
+        in."""
+        made = value.origin
+        if not isinstance(made, cst.Call) or self.flow.name_of(made) not in ("torch.tensor", "torch.as_tensor"):
+            return False
+        data = made.args[0].value if made.args else None
+        function = self.flow.function(made)
+        param = function.param(data.value) if function is not None and isinstance(data, cst.Name) else None
+        if function is None or param is None or param.annotation is not None or param.default is not None:
+            return False
+        # Normalize([0.5, 0.4, 0.3])
+        calls = calls_that_run(self, function)
+        return not calls or any(not isinstance(arg.value, _NUMBERS) for call in calls for arg in call.args)
 
     def _is_for_others_to_call(self, meeting: Meeting) -> bool:
         """``def paint(self, labels): return labels @ self.palette``, which the file never calls: who does may hand it
@@ -324,10 +341,17 @@ class UnregisteredTensor(Rule):
         )
 
 
+def _has_base_of_torch(cls: Class) -> bool:
+    """``class Mine(torch.nn.modules.batchnorm._BatchNorm)``: what that registers is assigned to as it is."""
+    outside = {base for each in cls.lineage for base in each.bases}
+    return any(base.startswith("torch.nn.modules.") and base.rpartition(".")[2].startswith("_") for base in outside)
+
+
 _HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functional.", "torch.ops.quantized.")
 #: What nn.Module has to register, of which none returns anything.
 _REGISTER = ("register_buffer", "register_parameter", "register_module", "add_module")
 _KEPT = ("tensor", "param", "module")
+_NUMBERS = (cst.List, cst.Tuple, cst.Float, cst.Integer)
 _REGISTERED = ("parameter", "buffer", OF_LAYER)
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")

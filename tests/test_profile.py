@@ -21,9 +21,9 @@ TRAIN = """\
 import torch
 
 
-def train(model: torch.nn.Module, loader: torch.utils.data.DataLoader, optimizer, device):
+def train(loader: torch.utils.data.DataLoader, optimizer, device):
     total = 0.0
-    model.to(device)
+    model = torch.nn.Linear(4, 4).to(device)
     for x, y in loader:
         loss = model(x.to(device)).sum()
         noise = torch.zeros(len(x), x.size(1), x.size(2)).to(device)

@@ -241,6 +241,8 @@ def _container_method(
                 if "*" in receiver.items:
                     found = join(found, receiver.items["*"])
                 frame.change(receiver, key, receiver.but(items={**receiver.items, text: found}))
+            if found is None and len(args.all) == 1:
+                found = receiver.items.get("*")  # batch.get("x")  of a `batch: dict[str, Tensor]`
             return found or UNKNOWN
         if name == "copy":
             return receiver.but(obj=node)
