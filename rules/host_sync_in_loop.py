@@ -108,21 +108,21 @@ class HostSyncInLoop(Rule):
     it looks at (`check_gradients(model)`).
 
     Tentative, and kept back unless that is selected: elements read in a loop that copies something to the host in each
-    turn, or by a script that shows some samples; a value that stays the same, where each turn reads another one as
-    well; needless reads in files that import packages of graph layers, most of which wait by themselves; a sum in an
-    object that the function was handed (`result.loss += loss.item()`), whose owner may look at it each time; where the
-    model waits in one of the ways that a setting chooses from (`if self.pooling == "last": x = x[mask]`), or something
-    of which too little is known is read with nothing queued in between; an argument that is `None` by default and that
-    all calls of the file leave out (`if marks is None or not marks.any():`); loops whose number of turns is 1 by
-    default, or that go through lists which the function makes; a value that is shown before the end of the work under a
-    flag that nothing shows to be off by default (`if show: bar.set_description(...)`); loops that step by a gradient
-    scaler in some steps, that compare what is a tensor on one way through the turn (`if loss < best`), or that read
-    something else by `item()` of which too little is known; a turn that calls what nobody here knows (`march(out)` of
-    another package; a model whose `forward` was not read, that may come from anywhere, or that got hooks), unless the
-    function never looks at what was read; a read with no model run before it in the turn, where little more than the
-    batch is queued; rows read after text was generated, which waited for each token; an argument that is read and that
-    may as well be a number, since nothing declares it or uses it as a tensor; tests; and code that says it was copied,
-    or lies in a folder of what others wrote.
+    turn, by a script that shows some samples, or up to the first that decides (`all(t.item() == end for t in best)`); a
+    value that stays the same, where each turn reads another one as well; needless reads in files that import packages
+    of graph layers, most of which wait by themselves; a sum in an object that the function was handed (`result.loss +=
+    loss.item()`), whose owner may look at it each time; where the model waits in one of the ways that a setting chooses
+    from (`if self.pooling == "last": x = x[mask]`), or something of which too little is known is read with nothing
+    queued in between; an argument that is `None` by default and that all calls of the file leave out (`if marks is None
+    or not marks.any():`); loops whose number of turns is 1 by default, or that go through lists which the function
+    makes; a value that is shown before the end of the work under a flag that nothing shows to be off by default (`if
+    show: bar.set_description(...)`); loops that step by a gradient scaler in some steps, that compare what is a tensor
+    on one way through the turn (`if loss < best`), or that read something else by `item()` of which too little is
+    known; a turn that calls what nobody here knows (`march(out)` of another package; a model whose `forward` was not
+    read, that may come from anywhere, or that got hooks), unless the function never looks at what was read; a read with
+    no model run before it in the turn, where little more than the batch is queued; rows read after text was generated,
+    which waited for each token; an argument that is read and that may as well be a number, since nothing declares it or
+    uses it as a tensor; tests; and code that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)

@@ -81,9 +81,10 @@ class InferenceWithGrad(Rule):
     Silent where nothing calls `eval()`, where nothing in it says that results are only read (`argmax`, `item()`,
     `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients: in any class of
     the file, for a model that is handed in and may be any of them. A caller in another file that turns autograd off is
-    not seen. Held back as tentative: models that a function or a method of a class loads (`load_model(path)`) and those
-    of a class of the project that is too long to be followed, as some need gradients to answer (forces), and others
-    turn autograd off by themselves.
+    not seen. Held back as tentative: models that are not read through, with all that their `forward` calls: those that
+    a function or a method of a class loads (`load_model(path)`), that are handed in by nobody in the file, or whose
+    class is too long to be followed. Some need gradients to answer (forces), and others turn autograd off by
+    themselves.
 
     ## References
     - [Autograd mechanics: locally disabling gradient computation](https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)

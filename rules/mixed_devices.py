@@ -81,7 +81,8 @@ class MixedDevices(Rule):
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
     Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
     where a part of a batch is handed to a model that is not followed, or accelerate may move it, and where a module is
-    built by one function and called by another; for a loss that is not torch's own; and for lengths out of a batch.
+    built by one function and called by another; for a loss that is not torch's own; for lengths out of a batch; and for
+    what a model of another file gives, whose `forward` may give what is on the host.
     Tentative, too, in files about models that have nothing to do with devices, for what meets something that a function
     was handed.
 

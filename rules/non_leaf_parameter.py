@@ -63,10 +63,10 @@ class NonLeafParameter(Rule):
 
     ## Limits
     Silent where the moved copy is only computed with, where the place of the data is not known, and where
-    `retain_grad()` is called. What stands side by side in one module is told once. Held back as tentative: a class of
-    which all modules of the file go into plain lists, tuples or dictionaries, which register nothing of them anyway
-    (`unregistered-module`), and parameters with `requires_grad=False`: what is lost is their place in `state_dict()`,
-    and that they move with the module, which not everybody asks for.
+    `retain_grad()` is called or `grad` is set. What stands side by side in one module is told once. Held back as
+    tentative: a class of which all modules of the file go into plain lists, tuples or dictionaries, which register
+    nothing of them anyway (`unregistered-module`), and parameters with `requires_grad=False`: what is lost is their
+    place in `state_dict()`, and that they move with the module, which not everybody asks for.
 
     ## References
     - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)

@@ -71,7 +71,8 @@ class UnregisteredModule(Rule):
     Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something
     that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop
     goes through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the
-    constructor is given are not reported, and neither are modules without parameters and buffers. Held back as
+    constructor is given are not reported, and neither are modules without parameters and buffers, nor parameters of
+    other parts (`self.norm.weight.to(dtype)`). Held back as
     tentative: a container that no method but the constructor names; modules that are given a device, that put their
     parts on one when they are built, or that have buffers alone; and modules that are moved when they are built and
     have optimizers of their own, so that only `state_dict()` and `eval()` miss them.

@@ -84,8 +84,9 @@ class UnregisteredTensor(Rule):
     other classes without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if learned else
     scale`) or a default (`torch.zeros(3) if mean is None else mean`), masks that are handed in beside `is_causal=True`,
     code for an export, attributes that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`)
-    or only what a method is handed that the file never calls, and modules that call torch's quantized functions, which
-    run on the host alone.
+    or only what a method is handed that the file never calls, what is made of something that is handed in
+    (`torch.tensor(mean)`) and may be a tensor, modules on a private base of torch's (`_BatchNorm`), and modules that
+    call torch's quantized functions, which run on the host alone.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
