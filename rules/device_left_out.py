@@ -79,7 +79,8 @@ class DeviceLeftOut(Rule):
     Silent where the constructor or the method moves anything itself, under `with torch.device(...)`, where the device
     of the others is the host, and for layers without parameters. Of tensors, only those that are made for the same name
     or list on both sides of one `if` are compared, where the test does not ask for a device, and nothing moves them
-    below. Single numbers (`torch.tensor(0.0)`) mix with anything, and are silent.
+    below. Single numbers (`torch.tensor(0.0)`) mix with anything, and are silent. New: two findings in code that is
+    kept well, one of them true; the cause of the other was mended.
 
     ## References
     - [Linear](https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html)

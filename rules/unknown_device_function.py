@@ -95,9 +95,10 @@ class UnknownDeviceFunction(Rule):
     safe. `torch.cuda` for what `torch` has not is unsafe, as it has to be guessed.
 
     ## Limits
-    Silent in tests, under `hasattr`, in a `try` around it, and where the file sets the attribute
-    itself. What torch had in older versions, or may get in newer ones, is not reported: the names are those of torch
-    2.13, and what is asked of `torch.accelerator` and of the modules of vendors is left alone.
+    Silent in tests, under `hasattr`, in a `try` around it, and where the file sets the attribute itself. What torch had
+    in older versions, or may get in newer ones, is not reported: the names are those of torch 2.13, and what is asked
+    of `torch.accelerator` and of the modules of vendors is left alone. New: in code that is kept well it found nothing,
+    and two faults that projects have mended since.
 
     ## References
     - [torch.cuda](https://pytorch.org/docs/stable/cuda.html)

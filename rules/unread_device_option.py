@@ -66,6 +66,7 @@ class UnreadDeviceOption(Rule):
     Silent where the options are handed on as a whole, to other files or as a dictionary, where the file only makes the
     parser, where a string names the option, and where its help says that it has no effect. `local_rank` is not among
     these options: launchers pass it to everybody. Not proved by running: a run does not see what nothing asked for.
+    New: one finding in code that is kept well, which nobody has judged.
 
     ## References
     - [argparse](https://docs.python.org/3/library/argparse.html)

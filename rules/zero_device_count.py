@@ -53,7 +53,8 @@ class ZeroDeviceCount(Rule):
     ## Limits
     Silent under a test, exit, handler or decorator that speaks of GPUs or of the number, in tests, in what is for CUDA
     by its name or by what it sets up, and where nothing shows that the code runs without one. A name counts where all
-    that is bound to it is the number, or 0. `rank % torch.cuda.device_count()` numbers a GPU, and is for CUDA.
+    that is bound to it is the number, or 0. `rank % torch.cuda.device_count()` numbers a GPU, and is for CUDA. New: two
+    findings in code that is kept well, both true.
 
     ## References
     - [torch.cuda.device_count](https://pytorch.org/docs/stable/generated/torch.cuda.device_count.html)
