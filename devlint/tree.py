@@ -163,6 +163,15 @@ def index(module: cst.Module) -> tuple[Parents, Nodes]:
     return parents, nodes
 
 
+def sides(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """What an expression may be: one side of a choice (``a if x else b``) after the other, or the expression itself."""
+    if isinstance(node, cst.IfExp):
+        yield from sides(node.body)
+        yield from sides(node.orelse)
+    else:
+        yield node
+
+
 def walk(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The code nodes below and including ``root``, in source order."""
     fields_of = FIELDS

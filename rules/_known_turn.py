@@ -107,7 +107,7 @@ def _is_used_as_module(flow: Flow, func: cst.BaseExpression) -> bool:
 def _is_known(flow: Flow, call: cst.Call, within: frozenset[Function] = frozenset()) -> bool:
     func, value = call.func, flow.value(call.func)
     if value.kind == MODULE or _is_used_as_module(flow, func):
-        return _is_known_model(flow, func, within)
+        return is_known_model(flow, func, within)
     if value.kind in (FUNCTION, CLASS) or function_of(flow, call) is not None:
         return True
     qualified = flow.name_of(call)
@@ -132,7 +132,7 @@ def _is_known(flow: Flow, call: cst.Call, within: frozenset[Function] = frozense
     return method in table.METHODS
 
 
-def _is_known_model(flow: Flow, func: cst.BaseExpression, within: frozenset[Function]) -> bool:
+def is_known_model(flow: Flow, func: cst.BaseExpression, within: frozenset[Function] = frozenset()) -> bool:
     """Whether a model is torch's or has a `forward` that calls nothing unknown; or is handed in, and is one of these in
     all calls of the file."""
     ref = flow.value(func).ref
@@ -148,11 +148,6 @@ def _is_known_model(flow: Flow, func: cst.BaseExpression, within: frozenset[Func
         and not _is_made_by_others(flow, func)
         and not _is_handed_by_others(flow, func, set())
     )
-
-
-def is_known_model(flow: Flow, func: cst.BaseExpression) -> bool:
-    """Whether what a call of a model runs is known."""
-    return _is_known_model(flow, func, frozenset())
 
 
 def _is_read_through(flow: Flow, cls: Class, within: frozenset[Function]) -> bool:

@@ -147,23 +147,29 @@ def _is_told_to_constructor(rule: Rule, place: Place) -> bool:
 def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, ...] = ()) -> bool:
     """Whether callers have to say what a parameter is, do, or get an accelerator where they do not:
     ``def draw(n, device=None)`` that nobody tells a device works on the host."""
-    position, param = next((n, p) for n, p in enumerate(function.params) if p.name.value == name)
+    param = next(each for each in function.params if each.name.value == name)
     if param.default is None or _is_accelerator(rule, param.default):
         return True
-    at = position - function.takes_self
     for call in calls_that_run(rule, function):
-        given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name]
-        unnamed = [arg.value for arg in call.args if arg.keyword is None and not arg.star]
-        given += unnamed[at : at + 1] if param in function.positional else []
+        given = _given(call, function, param)
         for each in given:
             caller = rule.flow.function(call)
             if caller is not None and dotted(each) in caller.param_names - caller.assigned:
                 # def draw_all(device=None): return draw(3, device)
                 if caller not in asked and _is_told(rule, caller, dotted(each), (*asked, function)):
                     return True
-            elif not _leaves_on_host(rule, each):
+            elif not leaves_on_host(rule, each):
                 return True
     return False
+
+
+def _given(call: cst.Call, function: Function, param: cst.Param) -> list[cst.BaseExpression]:
+    """What a call hands to a parameter, by its name or by its position, as far as `*xs` leaves that plain."""
+    given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == param.name.value]
+    if param in function.positional:
+        at = function.positional.index(param) - function.takes_self
+        given += [arg.value for arg in call.args if arg.keyword is None and not arg.star][at : at + 1]
+    return given
 
 
 def calls_that_run(rule: Rule, function: Function) -> list[cst.Call]:
@@ -180,7 +186,8 @@ def _is_accelerator(rule: Rule, default: cst.BaseExpression) -> bool:
     return rule.flow.value(default).place.is_there
 
 
-def _leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
+def leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
+    """Whether what is given for a device leaves things on the host: ``None``, ``"cpu"``, and what names that."""
     if isinstance(given, cst.SimpleString):
         return from_string(str(given.evaluated_value)) == HOST
     return rule.code(given) == "None" or rule.flow.value(given).place == HOST
@@ -250,12 +257,9 @@ def _is_handed_tensor(
         return True
     if param.name.value in function.handed_host:
         return False
-    at = function.positional.index(param) - function.takes_self
     found = there = False
     for call in calls_of(rule, function):
-        given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == param.name.value]
-        given += [arg.value for arg in call.args if arg.keyword is None][at : at + 1]
-        caller = rule.flow.function(call)
+        given, caller = _given(call, function, param), rule.flow.function(call)
         for each in given:
             if caller is not None and _is_either(rule, caller, each):
                 return False

@@ -10,13 +10,14 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import asks_for_device
 from devlint.flow.names import dotted
-from devlint.flow.place import HOST, from_string
+from devlint.flow.place import HOST
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._moves import short
 from devlint.rules._places import bound_before
+from devlint.rules._shown import leaves_on_host
 
 #: Words that put what is made somewhere else afterwards.
 _PUTS = frozenset("to cuda cpu to_empty type_as".split())
@@ -138,12 +139,7 @@ class DeviceLeftOut(Rule):
             # factory_kwargs = {"device": device, "dtype": dtype}; nn.Linear(8, 8, **factory_kwargs)
             named = [arg.value for arg in call.args if arg.star == "**"]
             return f"**{self.code(named[0])}" if named and "factory" in dotted(named[0]) else None
-        value = given.value
-        if isinstance(value, cst.SimpleString) and from_string(str(value.evaluated_value)) == HOST:
-            return None
-        if dotted(value) == "None" or self.flow.value(value).place == HOST:
-            return None
-        return f"device={self.code(value)}"
+        return None if leaves_on_host(self, given.value) else f"device={self.code(given.value)}"
 
     # branches -----------------------------------------------------------------------------------
 

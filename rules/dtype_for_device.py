@@ -3,6 +3,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.finding import Fix
+from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, last_word
 from devlint.rule import Rule
@@ -119,7 +120,8 @@ class DtypeForDevice(Rule):
         """Whether it is more than a name that says so: `x.dtype`, `torch.float32`."""
         if isinstance(node, cst.Attribute) and node.attr.value == kind:
             return dotted(node.value) != "self"
-        return kind == "dtype" and self.flow.scope.qualified(node) in _DTYPES
+        module, _, name = self.flow.scope.qualified(node).rpartition(".")
+        return kind == "dtype" and module == "torch" and name in table.DTYPES
 
 
 def _kind_of_name(name: str) -> str | None:
@@ -135,10 +137,3 @@ def _elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 
 _KINDS = frozenset({"device", "dtype"})
-_DTYPES = frozenset(
-    f"torch.{name}"
-    for name in (
-        "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 long short uint8 bool cfloat "
-        "complex64 complex128 float8_e4m3fn float8_e5m2"
-    ).split()
-)

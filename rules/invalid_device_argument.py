@@ -300,7 +300,7 @@ class InvalidDeviceArgument(Rule):
     def _unknown_name(self, given: cst.BaseExpression) -> cst.BaseExpression | None:
         """The name that torch does not know: a string, one side of a choice, or what a name is bound to, once."""
         bound = self._bound_once(given) if isinstance(given, cst.Name) else given
-        return next(filter(_is_unknown, _chosen(bound)), None) if bound is not None else None
+        return next(filter(_is_unknown, tree.sides(bound)), None) if bound is not None else None
 
     def _bound_once(self, name: cst.Name) -> cst.BaseExpression | None:
         """What the only statement binds that binds a name, in the function or, where that does not, in the file."""
@@ -494,15 +494,6 @@ def beginning(node: cst.BaseExpression) -> tuple[str, bool]:
     if isinstance(func, cst.Attribute) and func.attr.value == "format":  # "gpu:{}".format(index)
         return beginning(func.value)[0].partition("{")[0], False
     return "", False
-
-
-def _chosen(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
-    """What an expression is, one side of a choice after the other."""
-    if isinstance(node, cst.IfExp):
-        yield from _chosen(node.body)
-        yield from _chosen(node.orelse)
-    else:
-        yield node
 
 
 def _is_unknown(node: cst.BaseExpression) -> bool:

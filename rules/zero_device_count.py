@@ -4,6 +4,7 @@ import re
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.names import dotted, last_word
 from devlint.rule import Rule
 from devlint.rules._portability import SPEAKS_OF_CUDA, Surroundings
@@ -123,7 +124,7 @@ class ZeroDeviceCount(Rule):
         for node in self.source.nodes_of(cst.Assign):
             here = self.flow.function(node)
             if any(dotted(each.target) == path for each in node.targets) and (here is function or here is None):
-                values += _sides(node.value)
+                values += tree.sides(node.value)
         counts = [value for value in values if self.code(value) != "0"]
         return counts, [value for value in values if value not in counts]
 
@@ -137,8 +138,3 @@ class ZeroDeviceCount(Rule):
                 return test
         chosen = around.chosen(node)
         return chosen.node if chosen is not None and chosen.is_handed_in else None
-
-
-def _sides(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """Both sides of a choice, and what is none as it is."""
-    return [*_sides(node.body), *_sides(node.orelse)] if isinstance(node, cst.IfExp) else [node]

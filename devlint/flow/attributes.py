@@ -39,11 +39,6 @@ from devlint.flow.value import (
     without_place,
 )
 
-_DTYPES = frozenset(
-    "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 uint8 short long bool complex64 "
-    "complex128 cfloat cdouble float8_e4m3fn float8_e5m2 uint16 uint32 uint64 qint8 quint8".split()
-)
-
 
 def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
     """``base.attr`` where no path says more."""
@@ -63,7 +58,7 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
         return Value(DEVICE, UNKNOWN_PLACE)  # the host's on one side of an `if`
     if kind == NAME:
         qualified = f"{base.ref}.{attr}"
-        if base.ref == "torch" and attr in _DTYPES:
+        if base.ref == "torch" and attr in table.DTYPES:
             return ANY_DTYPE
         return frame.flow.named(qualified)
     if kind in (TENSOR, THING):

@@ -11,6 +11,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.facts import Feeding
 from devlint.flow.frame import Frame
+from devlint.flow.operations import parts_of
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import (
@@ -244,7 +245,7 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
             # masks and states must be there as well as the input; what a container hands on is for its parts to say
             takes_all = fact is not None and fact.kind in ("layer", "recurrent")
             if fact is not None and fact.kind == "recurrent":
-                operands = _states_apart(operands)
+                operands = [part for operand in operands for part in parts_of(operand)]  # self.lstm(x, (h0, c0))
             fed = operands if takes_all else [pair for pair in first or operands[:1] if not pair[1].zero]
             frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
         elif first and not module.place.is_there:
@@ -290,19 +291,6 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         if value.kind == TENSOR or (value.kind == THING and value.place.is_there):
             frame.constrain((node.func, module), operands[0])
     return _output(module, operands, node)
-
-
-def _states_apart(operands: list[Operand]) -> list[Operand]:
-    """The state of an LSTM is two tensors: ``self.lstm(x, (h0, c0))``."""
-    apart: list[Operand] = []
-    for node, value in operands:
-        if value.kind == TUPLE and isinstance(node, cst.Tuple) and len(node.elements) == len(value.items):
-            apart += [(each.value, part) for each, part in zip(node.elements, value.items, strict=True)]
-        elif value.kind == TUPLE:
-            apart += [(node, part) for part in value.items]
-        else:
-            apart.append((node, element(value) if value.kind == LIST else value))
-    return apart
 
 
 def use(frame: Frame, node: cst.Call, operand: cst.BaseExpression, module: Value, what: str) -> None:

@@ -56,7 +56,7 @@ def meet_gradients(frame: Frame, node: cst.Call, what: str, outputs: Operand | N
     """``torch.autograd.grad(scores, x, torch.ones(n, 1))``: the gradient that is given meets what it is of."""
     if outputs is None or given is None:
         return
-    for output, gradient in zip(_parts(outputs), _parts(given), strict=False):
+    for output, gradient in zip(parts_of(outputs), parts_of(given), strict=False):
         frame.meet(node, [output, gradient], what)
 
 
@@ -70,11 +70,11 @@ def _operands(operation: table.Op, args: Args) -> list[Operand]:
         return [first] if first is not None else []
     if kind == "sequence":
         given = args.positional or list(args.keywords.values())[:1]
-        return [part for operand in given for part in _parts(operand)]
+        return [part for operand in given for part in parts_of(operand)]
     return []
 
 
-def _parts(operand: Operand) -> list[Operand]:
+def parts_of(operand: Operand) -> list[Operand]:
     """What a list or a tuple holds, as far as it is known; anything else is itself."""
     node, value = operand
     if value.kind == TUPLE:

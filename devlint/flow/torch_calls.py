@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import libcst as cst
 
 from devlint.flow import copies, factories, loaders, modules, operations, optimizers
@@ -133,16 +131,16 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
 
 def _reach(frame: Frame, node: cst.Call, tail: str, operand: Operand) -> None:
     """A collective of all processes, in a file that starts NCCL, which knows the memory of GPUs and no other."""
-    text = frame.flow.source.text
     if any(arg.keyword is not None and arg.keyword.value == "group" for arg in node.args):
         return  # dist.broadcast(key, src=0, group=of_hosts): each group has a backend of its own
-    if operand[1].kind == TENSOR and operand[1].place.is_host and _STARTS_NCCL.search(text) and "gloo" not in text:
+    if operand[1].kind != TENSOR or not operand[1].place.is_host:
+        return
+    text = frame.flow.source.text
+    if "init_process_group(" in text and ('"nccl"' in text or "'nccl'" in text) and "gloo" not in text:
         group = Value(DEVICE, SOMEWHERE)
         frame.met(node, f"`{tail}` of NCCL", operand, (node.func, group))
 
 
-#: ``dist.init_process_group("nccl")``, ``backend = "nccl"`` and ``init_process_group(backend)``
-_STARTS_NCCL = re.compile(r"""init_process_group\((.|\n)*["']nccl["']|["']nccl["'](.|\n)*init_process_group\(""")
 _COLLECTIVES = frozenset("all_reduce broadcast reduce all_gather_into_tensor reduce_scatter_tensor".split())
 _NUMBERS = frozenset({cst.Integer, cst.Float, cst.UnaryOperation})
 _DTYPE_FUNCTIONS = frozenset({"Size", "finfo", "iinfo", "is_tensor"})

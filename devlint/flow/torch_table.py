@@ -22,6 +22,14 @@ def _names(text: str, prefix: str = "", suffix: str = "") -> list[str]:
     return [prefix + name + suffix for name in text.split()]
 
 
+#: What ``torch.float32`` and its kin are called.
+DTYPES: frozenset[str] = frozenset(
+    _names(
+        "float float16 float32 float64 half double bfloat16 int int8 int16 int32 int64 uint8 short long bool complex64 "
+        "complex128 cfloat cdouble float8_e4m3fn float8_e5m2 uint16 uint32 uint64 qint8 quint8"
+    )
+)
+
 # Making tensors ---------------------------------------------------------------------------------------------
 
 
