@@ -47,7 +47,8 @@ peak = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 print(json.dumps([done.returncode, wall, used.ru_utime + used.ru_stime, peak, done.stderr.decode(errors="replace")]))
 """
 
-# A run without the project index: what other files hold is never asked.
+# A run without the project index: what other files hold is never asked. (Isolated: what lies in the current folder,
+# which may be this checkout, is not imported.)
 WITHOUT_INDEX = """
 import sys
 from devlint import cli, engine
@@ -232,7 +233,7 @@ def measure(work: Path, runs: int, quick: bool) -> tuple[list[Figure], dict[str,
         on, off = alternate(
             runs,
             lambda options=options: launch([str(devlint), *options]),  # type: ignore[misc]
-            lambda options=options: launch([str(python), "-c", WITHOUT_INDEX, *options]),  # type: ignore[misc]
+            lambda options=options: launch([str(python), "-I", "-c", WITHOUT_INDEX, *options]),  # type: ignore[misc]
         )
         cpu, other = median(on, "cpu"), median(off, "cpu")
         title = f"processor time of {package}, against no index"

@@ -32,9 +32,12 @@ _MOST_FILES = 20_000
 _KEPT = 32_000_000
 _LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
 
-_REDIRECTS = re.compile(rb"\bset_default_(?:tensor_type|device)\(\s*([^)\n]*)")
-#: Types and devices of the host.
-_OF_HOST = re.compile(rb"""["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|(?:torch\.device\()?["']cpu""")
+#: What makes tensors elsewhere from there on, or in whatever its block calls.
+_REDIRECTS = re.compile(rb"(?:\bset_default_(?:tensor_type|device)|\bwith\b[^\n:]*[ \t]torch\.device)\(\s*([^)\n]*)")
+#: Types and devices of the host, and the one whose tensors are made again later.
+_OF_HOST = re.compile(
+    rb"""["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|(?:torch\.device\()?["'](?:cpu|meta)"""
+)
 
 
 #: By which a file credits whom it may.
@@ -131,7 +134,7 @@ def says(raw: bytes, path: str, question: str) -> bool:
     """Whether a file with this content says yes to a question of :meth:`Mentions.answer`."""
     what, *names = question.split(" ")
     if what == "redirects":
-        if b"set_default_" not in raw or is_test_file(path):
+        if is_test_file(path) or not (b"set_default_" in raw or b" torch.device(" in raw):
             return False
         return any(not _OF_HOST.match(match[1]) for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
     name = names[-1].encode()

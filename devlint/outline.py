@@ -33,13 +33,14 @@ _TELLS = re.compile(r"_?(is|has|check|log|print|save|warn|validate)_")
 #: A function that gives nothing and moves nothing leaves all as it was.
 _DOES = re.compile(r"\breturn[ (\[]|\byield\b|\.(to|cuda|cpu)\(")
 
-# Strings, and comments, in which quotes mean nothing.
+# Strings, and comments, in which quotes mean nothing. Every text is matched in one way only: where a string is never
+# closed, a pattern that can part it in several ways tries them all.
 _STRING = re.compile(
     r"#[^\n]*"
-    r'|"""(?:[^"\\]+|\\.|"(?!""))*"""'
-    r"|'{3}(?:[^'\\]+|\\.|'(?!''))*'{3}"
-    r'|"(?:[^"\\\n]+|\\.)*"'
-    r"|'(?:[^'\\\n]+|\\.)*'",
+    r'|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'
+    r"|'{3}[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'{3}"
+    r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+    r"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'",
     re.DOTALL,
 )
 # A line that starts a statement of the top level, or goes on with one where no statement could start so.

@@ -170,6 +170,14 @@ def test_an_outline_is_the_same_whether_bodies_are_left_out_or_not(code: str, mo
         assert quick.has(name, "gxyz") == whole.has(name, "gxyz")
 
 
+@pytest.mark.parametrize("quote", ['"', "'", '"""', "'''"])
+def test_a_string_that_is_never_closed_takes_no_longer_to_read_than_others(quote: str) -> None:
+    # a pattern that can part the words in several ways would still be at it tomorrow
+    words = "    of many words, over and over again\n" * 400
+    code = f"import torch\n\n\ndef f():\n    {quote}Gives the rows\n{words}"
+    assert list(Outline(code.encode()).bindings) == ["torch", "f"]
+
+
 def test_members_of_a_class_are_what_its_code_sets_and_not_what_it_names() -> None:
     code = "class C:\n    a = b\n    def c(self, d):\n        self.e = self.f\n        self.register_buffer('g', h)\n"
     for before in ("", "'''\nclass C: ...\n'''\n", "if x:\n    pass\n"):

@@ -153,6 +153,8 @@ def test_a_file_that_needs_several_files_of_its_package_that_are_not_there_is_no
         "torch.set_default_tensor_type(kind)",
         "torch.set_default_device('cuda')",
         "torch.set_default_device(device)",
+        "with torch.device(device):\n    model.set_up(8)",
+        "with torch.inference_mode(), torch.device('cuda'):\n    model.set_up(8)",
     ],
 )
 def test_what_is_made_may_be_on_the_device_where_a_file_of_the_project_says_so(tmp_path: Path, code: str) -> None:
@@ -168,6 +170,9 @@ def test_what_is_made_may_be_on_the_device_where_a_file_of_the_project_says_so(t
         "torch.set_default_device('cpu')",
         "torch.set_default_dtype(torch.float64)",
         "# torch.set_default_device('cuda')",
+        "with torch.device('cpu'):\n    model.set_up(8)",
+        "with torch.device('meta'):\n    model = Causal()",
+        "with torch.cuda.device(1):\n    model.set_up(8)",
     ],
 )
 def test_other_defaults_change_nothing(tmp_path: Path, code: str) -> None:

@@ -298,7 +298,7 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
     operands: list[Operand] = [(func.value, receiver)]
     if operation.operands == "all":
         operands += args.positional
-        operands += args.keywords.values()
+        operands += operations.counted_with(args)
     if name == "copy_":
         moves.copy_into(frame, node, func, receiver, args)
     if operation.operands == "none":

@@ -64,7 +64,7 @@ def _operands(operation: table.Op, args: Args) -> list[Operand]:
     kind = operation.operands
     if kind == "all":
         # torch.pow(base, self.width_of_net): whatever it is called, no module is counted with
-        return [each for each in (*args.positional, *args.keywords.values()) if each[1].kind != MODULE]
+        return [each for each in (*args.positional, *counted_with(args)) if each[1].kind != MODULE]
     if kind in ("first", "index"):
         first = args.get(0, "input", "self", "x")
         return [first] if first is not None else []
@@ -72,6 +72,11 @@ def _operands(operation: table.Op, args: Args) -> list[Operand]:
         given = args.positional or list(args.keywords.values())[:1]
         return [part for operand in given for part in parts_of(operand)]
     return []
+
+
+def counted_with(args: Args) -> list[Operand]:
+    """What is handed in by name, but for the numbers: ``torch.baddbmm(x, q, k, alpha=scale)``."""
+    return [operand for name, operand in args.keywords.items() if name not in table.NUMBERS]
 
 
 def parts_of(operand: Operand) -> list[Operand]:

@@ -92,6 +92,10 @@ FOLLOWING: dict[str, tuple[tuple[int, str], ...]] = {
     "torch.normal": ((0, "mean"), (1, "std")),
 }
 
+#: What operations take as numbers: of a tensor that is handed in so, the value is read, wherever it is.
+#: https://pytorch.org/docs/stable/generated/torch.baddbmm.html
+NUMBERS: frozenset[str] = frozenset({"alpha", "beta"})
+
 #: Obey ``device=`` but no default device.
 IGNORE_DEFAULT: frozenset[str] = frozenset({"torch.normal", "torch.range"})
 
