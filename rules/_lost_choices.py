@@ -17,6 +17,9 @@ _IS_DEVICE = re.compile(r"(^|_)device(_|$)")
 _KIND = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")
 _WITHOUT_CUDA = "not torch.cuda.is_available()"
 
+#: A test, and whether it holds.
+_Test = tuple[cst.BaseExpression, bool]
+
 
 @dataclass(frozen=True)
 class Given:
@@ -65,16 +68,15 @@ def _is_lost(given: Given, before: list[Given]) -> bool:
     return bool(others) and given.kind == "cpu" and given.when == _WITHOUT_CUDA
 
 
-def _given_by(rule: Rule, line: cst.CSTNode, when: str = "", asked: cst.BaseExpression | None = None) -> list[Given]:
-    """The names that a statement gives a device, in the order of the code."""
+def _given_by(rule: Rule, line: cst.CSTNode, tests: tuple[_Test, ...] = ()) -> list[Given]:
+    """The names that a statement gives a device, in the order of the code, where these ``tests`` come out so."""
     if isinstance(line, cst.If):
-        test = _and(when, rule.code(line.test))
-        found = [each for inner in line.body.body for each in _given_by(rule, inner, test, line.test)]
-        otherwise = _and(when, _not(rule.code(line.test)))
+        held, failed = (*tests, (line.test, True)), (*tests, (line.test, False))
+        found = [each for inner in line.body.body for each in _given_by(rule, inner, held)]
         if isinstance(line.orelse, cst.If):
-            found += _given_by(rule, line.orelse, otherwise, line.test)
+            found += _given_by(rule, line.orelse, failed)
         elif line.orelse is not None:
-            found += [each for inner in line.orelse.body.body for each in _given_by(rule, inner, otherwise, line.test)]
+            found += [each for inner in line.orelse.body.body for each in _given_by(rule, inner, failed)]
         return found
     small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
@@ -83,11 +85,14 @@ def _given_by(rule: Rule, line: cst.CSTNode, when: str = "", asked: cst.BaseExpr
     if not _IS_DEVICE.search(name.rpartition(".")[2]):
         return []
     value = told_to_device(rule, small.value)
-    sides = [(value, when)]
+    sides = [(value, tests)]
     if isinstance(value, cst.IfExp):
-        test, asked = rule.code(value.test), value.test
-        sides = [(value.body, _and(when, test)), (value.orelse, _and(when, _not(test)))]
-    return [Given(name, side, kind, at, asked) for side, at in sides if (kind := _kind(rule, side)) is not None]
+        sides = [(value.body, (*tests, (value.test, True))), (value.orelse, (*tests, (value.test, False)))]
+    return [
+        Given(name, side, kind, _all(rule, at), at[-1][0] if at else None)
+        for side, at in sides
+        if (kind := _kind(rule, side)) is not None
+    ]
 
 
 def _kind(rule: Rule, node: cst.BaseExpression) -> str | None:
@@ -106,8 +111,9 @@ def _names(rule: Rule, node: cst.CSTNode, name: str) -> bool:
     return not (isinstance(above, cst.Arg) and above.keyword is node)  # net.to(device=...)
 
 
-def _and(when: str, test: str) -> str:
-    return f"{when} and {test}" if when else test
+def _all(rule: Rule, tests: tuple[_Test, ...]) -> str:
+    """What has to be so that these tests come out so, as code."""
+    return " and ".join(rule.code(test) if holds else _not(rule.code(test)) for test, holds in tests)
 
 
 def _not(test: str) -> str:

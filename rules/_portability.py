@@ -71,6 +71,7 @@ class Surroundings:
         self.rule, self.flow, self.source = rule, rule.flow, rule.source
         self._classes: dict[Class, Chosen | None] = {}
         self._functions: dict[Function, Chosen | None] = {}
+        self._codes: dict[str, list[tuple[Function | None, str]]] = {}
 
     # tests --------------------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class Surroundings:
         for node in tree.walk(test):
             # stream = torch.cuda.Stream() if ... else None; if stream is not None:
             if isinstance(node, cst.Name) and any(
-                words.search(code) and not _is_moved(node.value, code) for code in self.assigned.get(node.value, ())
+                words.search(code) and not _is_moved(node.value, code) for code in self.assigned(node.value)
             ):
                 return True
         return False
@@ -187,21 +188,25 @@ class Surroundings:
                 return self.rule.enclosing(above, cst.If) is None
         return False
 
-    @cached_property
-    def assigned(self) -> dict[str, list[str]]:
-        """The code assigned to each name, or attribute of that name, anywhere in the file."""
-        return {name: [code for _, code in found] for name, found in self._assignments.items()}
+    def assigned(self, name: str) -> list[str]:
+        """The code assigned to a name, or an attribute of that name, anywhere in the file."""
+        return [code for _, code in self._assigned(name)]
+
+    def _assigned(self, name: str) -> list[tuple[Function | None, str]]:
+        if name not in self._codes:
+            values = self._assignments.get(name, ())
+            self._codes[name] = [(self.flow.function(each), _without_prose(self.rule.code(each))) for each in values]
+        return self._codes[name]
 
     @cached_property
-    def _assignments(self) -> dict[str, list[tuple[Function | None, str]]]:
-        found: dict[str, list[tuple[Function | None, str]]] = {}
+    def _assignments(self) -> dict[str, list[cst.BaseExpression]]:
+        found: dict[str, list[cst.BaseExpression]] = {}
         pairs = [(each.target, node.value) for node in self.source.nodes_of(cst.Assign) for each in node.targets]
         pairs += [(node.target, node.value) for node in self.source.nodes_of(cst.AnnAssign) if node.value is not None]
         for target, value in pairs:
             name = dotted(target).rpartition(".")[2]
             if name:
-                code = _without_prose(self.rule.code(value))
-                found.setdefault(name, []).append((self.flow.function(value), code))
+                found.setdefault(name, []).append(value)
         return found
 
     # the device that was chosen -----------------------------------------------------------------
@@ -396,7 +401,7 @@ class Surroundings:
     def _is_of_given(self, path: str) -> bool:
         """``self.net.device`` where ``self.net = net`` was handed in: else the class itself may put it on CUDA."""
         owner, _, kept = path.rpartition(".")[0].partition(".")
-        made = self._assignments.get(kept, [])
+        made = self._assigned(kept)
         return owner == "self" and bool(made) and all(text in where.param_names for where, text in made if where)
 
     @cached_property
@@ -419,7 +424,7 @@ class Surroundings:
                 return None  # device = torch.device("cuda")
         elif value.kind != UNKNOWN_KIND or "." not in code:
             return None
-        made = self._assignments.get(code.rpartition(".")[2], [])
+        made = self._assigned(code.rpartition(".")[2])
         function = self.flow.function(node)
         texts = [text for where, text in made if "." in code or where is function]
         fixed = (
@@ -431,13 +436,13 @@ class Surroundings:
         # latents = encode(batch); latents.device
         head = code.partition(".")[0]
         made_here = function is not None and head in function.assigned and head not in function.param_names
-        of_value = "." in code and not any(_SETTINGS.search(text) for text in self.assigned.get(head, ()))
+        of_value = "." in code and not any(_SETTINGS.search(text) for text in self.assigned(head))
         return Chosen(code, node, is_default, owner, not (made_here and of_value))
 
     def _is_by_availability(self, code: str) -> bool:
         """``"cuda" if torch.cuda.is_available() else "cpu"``, also by a name for what that says."""
         match = _BY_FLAG.fullmatch(code)
-        made = self.assigned.get(match[1], []) if match is not None else []
+        made = self.assigned(match[1]) if match is not None else []
         return _BY_AVAILABILITY.fullmatch(code) is not None or (
             bool(made) and all(is_available_test(each) for each in made)
         )

@@ -113,12 +113,15 @@ def constant(rule: Rule, use: Use) -> str | None:
 
 def names_constants_outside(rule: Rule, function: Function) -> bool:
     """Whether the file puts anything on an accelerator by name outside of a function."""
+    if "cuda" not in rule.source.text:
+        return False
     for attribute in rule.source.nodes_of(cst.Attribute):
         called = isinstance(rule.parent(attribute), cst.Call)
         if called and attribute.attr.value == "cuda" and rule.flow.function(attribute) is not function:
             return True
     return any(
-        str(text.evaluated_value).startswith("cuda")
+        "cuda" in text.value
+        and str(text.evaluated_value).startswith("cuda")
         and isinstance(arg := rule.parent(text), cst.Arg)
         and rule.flow.function(text) is not function
         and _says_where(rule, arg)

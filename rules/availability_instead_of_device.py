@@ -94,7 +94,7 @@ class AvailabilityInsteadOfDevice(Rule):
         """``torch.cuda.is_available()``, or a name for what that says: ``use_cuda = torch.cuda.is_available()``."""
         if not isinstance(test, cst.Name):
             return is_available_test(self.code(test))
-        made = around.assigned.get(test.value, [])
+        made = around.assigned(test.value)
         function = self.flow.function(test)
         handed = function is not None and test.value in function.param_names
         return bool(made) and not handed and all(is_available_test(code) for code in made)

@@ -103,9 +103,9 @@ class DeviceLeftOut(Rule):
             self._branches(node)
         for choice in self.source.nodes_of(cst.IfExp):
             above = self.parent(choice)
-            if isinstance(above, cst.Assign) and not asks_for_device(self.code(choice.test)):
+            if isinstance(above, cst.Assign):
                 name = dotted(above.targets[0].target)
-                self._compare([(choice.body, name)], [(choice.orelse, name)], above)
+                self._compare([(choice.body, name)], [(choice.orelse, name)], choice.test, above)
 
     # layers -------------------------------------------------------------------------------------
 
@@ -145,17 +145,21 @@ class DeviceLeftOut(Rule):
 
     def _branches(self, node: cst.If) -> None:
         """``if wide: steps = torch.arange(n, device=x.device)``, and ``else: steps = torch.zeros(n)``."""
-        if not isinstance(node.orelse, cst.Else) or asks_for_device(self.code(node.test)):
-            return
-        self._compare(list(_made(node.body)), list(_made(node.orelse.body)), node)
+        if isinstance(node.orelse, cst.Else):
+            self._compare(list(_made(node.body)), list(_made(node.orelse.body)), node.test, node)
 
     def _compare(
-        self, one: list[tuple[cst.BaseExpression, str]], two: list[tuple[cst.BaseExpression, str]], node: cst.CSTNode
+        self,
+        one: list[tuple[cst.BaseExpression, str]],
+        two: list[tuple[cst.BaseExpression, str]],
+        test: cst.BaseExpression,
+        node: cst.CSTNode,
     ) -> None:
         for here, there in ((one, two), (two, one)):
             told = {name: each for value, name in here if name and (each := self._told(value)) is not None}
             for value, name in there:
-                if name in told and (call := self._left(value)) is not None and not self._is_put(node, name):
+                call = self._left(value) if name in told else None
+                if call is not None and not asks_for_device(self.code(test)) and not self._is_put(node, name):
                     self._report(call, told[name], "the other branch tells its own")
 
     def _told(self, value: cst.BaseExpression) -> Told | None:

@@ -73,6 +73,9 @@ class MoveOfImmovable(Rule):
     group = "nursery"
     raises = True
 
+    def check(self) -> None:
+        self._bound: dict[cst.CSTNode, dict[str, list[cst.CSTNode]]] = {}  # by the code it is in
+
     def visit_Call(self, node: cst.Call) -> None:
         func = node.func
         if not isinstance(func, cst.Attribute) or func.attr.value not in _MOVES:
@@ -100,17 +103,25 @@ class MoveOfImmovable(Rule):
         if function is not None and path.partition(".")[0] in function.param_names - {"self"}:
             return None
         owner = self.enclosing(node, cst.ClassDef) if path.startswith("self.") else None
-        bound = []
-        for each in tree.walk(owner or (function.node if function is not None else self.source.module)):
-            if isinstance(each, cst.AssignTarget | cst.AnnAssign | cst.For | cst.NamedExpr | cst.AsName | cst.CompFor):
-                target = each.name if isinstance(each, cst.AsName) else each.target
-                if path in (dotted(target), *self._parts(target)):
-                    bound.append(each)
+        around = owner or (function.node if function is not None else self.source.module)
+        if around not in self._bound:
+            self._bound[around] = self._bound_in(around)
+        bound = self._bound[around].get(path, [])
         # model = joblib.load(f); model = Net()
         assign = self.parent(bound[0]) if len(bound) == 1 and isinstance(bound[0], cst.AssignTarget) else None
         if not isinstance(assign, cst.Assign) or len(assign.targets) != 1 or dotted(assign.targets[0].target) != path:
             return None
         return assign.value
+
+    def _bound_in(self, around: cst.CSTNode) -> dict[str, list[cst.CSTNode]]:
+        """What binds each name, or attribute, in a piece of code."""
+        bound: dict[str, list[cst.CSTNode]] = {}
+        for each in tree.walk(around):
+            if isinstance(each, cst.AssignTarget | cst.AnnAssign | cst.For | cst.NamedExpr | cst.AsName | cst.CompFor):
+                target = each.name if isinstance(each, cst.AsName) else each.target
+                for path in {dotted(target), *self._parts(target)}:
+                    bound.setdefault(path, []).append(each)
+        return bound
 
     def _parts(self, target: cst.CSTNode) -> list[str]:
         return [dotted(each.value) for each in target.elements] if isinstance(target, cst.Tuple | cst.List) else []

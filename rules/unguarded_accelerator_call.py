@@ -111,7 +111,8 @@ class UnguardedAcceleratorCall(Rule):
     def check(self) -> None:
         if "apex" in self.source.text:
             self._of_apex()
-        kinds = [kind for kind in (*_RAISE, *_PLUGINS) if re.search(rf"\b{kind}(\.| import)", self.source.text)]
+        text = self.source.text
+        kinds = [kind for kind in (*_RAISE, *_PLUGINS) if kind in text and re.search(rf"\b{kind}(\.| import)", text)]
         around = Surroundings(self)
         if "is_available" in self.source.text:
             self._where_there_is_none(around)
@@ -286,7 +287,7 @@ class UnguardedAcceleratorCall(Rule):
     def _runs_elsewhere(self, call: cst.Call, kind: str, around: Surroundings) -> list[Note]:
         """What shows that the code runs on other devices, too."""
         chosen = around.chosen(call)
-        if chosen is not None and chosen.is_handed_in and not self._chooses(call, around.assigned.get(chosen.code, [])):
+        if chosen is not None and chosen.is_handed_in and not self._chooses(call, around.assigned(chosen.code)):
             return [self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be of another kind")]
         function = around.function(call)
         for test in self.flow.calls("torch.cuda.is_available"):
