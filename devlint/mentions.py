@@ -39,6 +39,8 @@ _OF_HOST = re.compile(
     rb"""["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|(?:torch\.device\()?["'](?:cpu|meta)"""
 )
 
+#: What no module's name holds.
+_NO_NAME = re.compile(r"\W")
 
 #: By which a file credits whom it may.
 ANYBODY = "*"
@@ -148,11 +150,18 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and _found(_word(name), raw)
     module = names[0].encode()
     stem = module.rpartition(b".")[2]
-    if stem not in raw:
-        return False
+    if stem not in raw or _is_file_of(path, names[0]):
+        return False  # what a file says of its own definitions is asked of its flow
     if name in raw and _found(_word(name), raw) and _leads(_imports(stem), raw, module):
         return True
     return b"import *" in raw and _leads(_takes_all(stem), raw, module)
+
+
+def _is_file_of(path: str, module: str) -> bool:
+    """Whether the file at a path is what a dotted name leads to: ``/home/net/grid.py`` and ``net.grid``."""
+    parts = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
+    named = module.split(".")
+    return [_NO_NAME.sub("_", part) for part in parts[-len(named) :]] == named
 
 
 def authors(head: str) -> set[str]:

@@ -6,12 +6,15 @@ import re
 
 import libcst as cst
 
+from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.testcode import near
 
 #: Files, and functions, that bring a model into another format.
 _NAMED = re.compile(r"(^|[/_])(export\w*|onnx\w*|caffe2|tensorrt|trt|coreml|tflite|openvino|convert\w*)([/_.]|$)")
+#: Flags of what is done for an export alone.
+_FLAG = re.compile(r"(^|_)(onnx|exporting|export|tracing|torchscript|trt)(_|$)")
 #: What runs a model once, to write down what it does.
 RECORDERS = frozenset(
     "torch.onnx.export torch.onnx.dynamo_export torch.jit.trace torch.jit.trace_module torch.export.export".split()
@@ -23,16 +26,28 @@ _RUNTIMES = frozenset({"ai_edge_torch", "coremltools", "executorch", "openvino",
 
 def is_of_export(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether a node is in a file or a function of that name, or in a file that builds for another runtime, or is
-    recorded, and never computes what a program needs.
+    recorded, or is done under a flag of that name, and never computes what a program needs.
 
     What such code costs nobody pays for, and where it runs its name does not say.
     """
     function = rule.flow.function(node)
+    if _is_asked_for(rule, node):
+        return True
     if _NAMED.search("/".join(near(rule.source.path))) is not None:
         return True
     if not _RUNTIMES.isdisjoint(name.partition(".")[0] for name in rule.flow.scope.imports.values()):
         return True
     return function is not None and (_NAMED.search(function.name) is not None or _stands_in(function))
+
+
+def _is_asked_for(rule: Rule, node: cst.CSTNode) -> bool:
+    """``if self.onnx_trace: scores = torch.where(mask, torch.Tensor([low]), scores)``"""
+    above = rule.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
+        if isinstance(above, cst.If | cst.IfExp) and dotted(above.test):
+            return _FLAG.search(last_word(dotted(above.test))) is not None
+        above = rule.parent(above)
+    return False
 
 
 def records(rule: Rule) -> bool:

@@ -47,7 +47,9 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     if function is None or _is_on_host_there(rule, meeting.node):
         return False
     if _comes_from_module(rule, meeting):
-        return not _is_called_by_nobody(rule, function) and not _asks_for_size(rule, function)
+        return not (
+            _is_called_by_nobody(rule, function) or _asks_for_size(rule, function) or _tries_out(rule, function)
+        )
     return _runs_in_forward(rule, function, meeting)
 
 
@@ -218,6 +220,23 @@ def _asks_for_size(rule: Rule, function: Function) -> bool:
         return False
     returned = [each.value for each in tree.walk(function.node.body) if isinstance(each, cst.Return)]
     return bool(returned) and all(value is not None and _is_size(value) for value in returned)
+
+
+def _tries_out(rule: Rule, function: Function) -> bool:
+    """``def test(self): out = self(torch.rand(1, 3, 32, 32)); assert out.shape == (1, 10)``, of a module that nobody
+    moves before: all that is made there ends there."""
+    if function in rule.flow.step_functions or function.outer is not None:
+        return False
+    for node in tree.walk(function.node.body):
+        if isinstance(node, cst.Yield) or (isinstance(node, cst.Return) and node.value is not None):
+            return False
+        if isinstance(node, cst.AssignTarget) and "." in dotted(node.target):
+            return False
+        if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
+            owner, _, done = dotted(node.value.func).rpartition(".")
+            if owner.partition(".")[0] == "self" or done in ("backward", "step", "append", "put"):
+                return False  # self.log("loss", loss); loss.backward(); found.append(out)
+    return True
 
 
 def _is_size(node: cst.BaseExpression) -> bool:

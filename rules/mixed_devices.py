@@ -11,6 +11,7 @@ from devlint.flow.scope import Class
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
+from devlint.rules._exports import is_of_export
 from devlint.rules._left_behind import is_needed_there, left_behind
 from devlint.rules._meetings import doubted, is_dead, meetings
 from devlint.rules._moves import short
@@ -83,8 +84,8 @@ class MixedDevices(Rule):
     where a part of a batch is handed to a model that is not followed, or accelerate may move it, and where a module is
     built by one function and called by another; for a loss that is not torch's own; for lengths out of a batch; and for
     what a model of another file gives, whose `forward` may give what is on the host.
-    Tentative, too, in files about models that have nothing to do with devices, for what meets something that a function
-    was handed.
+    Tentative, too, in code for an export (a file, a function or a flag of that name), and in files about models that
+    have nothing to do with devices, for what meets something that a function was handed.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
@@ -126,7 +127,8 @@ class MixedDevices(Rule):
                 tentative=meeting in doubts
                 or not is_shown(self, meeting)
                 or self._may_move_between(meeting)
-                or self._is_answer_of_others(meeting),
+                or self._is_answer_of_others(meeting)
+                or is_of_export(self, meeting.node),
             )
         for meeting, moved in left_behind(self):
             self._report_left_behind(meeting, moved)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.hypothesis import LOSS_NAME, OPTIMIZER_NAME
-from devlint.flow.names import dotted, last_word
+from devlint.flow.names import dotted, last_word, target_names
 from devlint.flow.scope import Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, TENSOR, THING
@@ -104,8 +104,8 @@ class RetainedGraph(Rule):
     list is emptied or bound anew in each step, or again and again after a few (`if step % accumulate == 0:`, or where
     the optimizer steps), and in loops of a few iterations. A loss that is only evaluated is reported as
     `inference-with-grad`. Held back as tentative: outputs of the model, loops `for epoch in range(epochs)` of one step
-    each, and what a loop around binds anew for each step of the optimizer, or a function that goes through the parts of
-    one: `backward()` has freed most of the few rounds that it keeps.
+    each, and what a loop around binds anew for each step of the optimizer, for a round of several optimizers, or a
+    function that goes through the parts of one: `backward()` has freed most of the few rounds that it keeps.
 
     ## References
     - [Frequently asked questions: my model reports "cuda runtime error: out of memory"](https://pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory)
@@ -314,9 +314,15 @@ class RetainedGraph(Rule):
         if isinstance(loop, cst.For) and self._counts_parts(loop, body, dotted(keep.holder)):
             return True
         steps = [call for call in self.source.nodes_of(cst.Call) if self._steps(call) or _clears(call)]
-        if loop is None or any(is_inside(self.flow, call, loop) for call in steps):
+        if loop is None:
             return False
         bound = [each for each in body.bindings.get(dotted(keep.holder), ()) if not is_inside(self.flow, each, loop)]
+        inside = [call for call in steps if is_inside(self.flow, call, loop)]
+        if inside:
+            # for images in loader: losses = []; for head, optimizer in zip(heads, optimizers): ...; optimizer.step()
+            each_its_own = isinstance(loop, cst.For) and all(_is_of_turn(call, loop) for call in inside)
+            outer = loop_around(self.flow, loop)
+            return each_its_own and outer is not None and any(is_inside(self.flow, each, outer) for each in bound)
         return any(
             is_inside(self.flow, each, outer) and loop_around(self.flow, call) is outer
             for outer in above(self.flow, loop)
@@ -484,6 +490,13 @@ class RetainedGraph(Rule):
 def _clears(call: cst.Call) -> bool:
     """`optimizer.zero_grad()`, `model.zero_grad()`."""
     return isinstance(call.func, cst.Attribute) and call.func.attr.value == "zero_grad"
+
+
+def _is_of_turn(call: cst.Call, loop: cst.For) -> bool:
+    """`for head, optimizer in zip(heads, optimizers): ...; optimizer.step()`"""
+    names: set[str] = set()
+    target_names(loop.target, names)
+    return any(path.partition(".")[0] in names for path in paths_in(call))
 
 
 def _carries_on(statement: cst.CSTNode, path: str) -> bool:

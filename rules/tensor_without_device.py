@@ -105,9 +105,10 @@ class TensorWithoutDevice(Rule):
     set again (`False`, `0`, `None`), and where the device is an
     argument (`device=None`) that no call in the file gives. So is what processes gather with accelerate, which does
     nothing where there is one. So is, in files about models, what meets something that a function was handed though
-    nothing in the file has to do with devices, what a helper that takes no tensors makes, and what is made with the
-    sizes or the type of something and meets that (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere
-    for what a model gives (`action = self.policy(x)`). None of these is told where the function moves anything.
+    nothing in the file has to do with devices, what a helper that takes no tensors makes, what a method makes that
+    tries its module out (it gives nothing back and keeps nothing), and what is made with the sizes or the type of
+    something and meets that (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model
+    gives (`action = self.policy(x)`). None of these is told where the function moves anything.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)

@@ -10,9 +10,10 @@ from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors
 from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
-from devlint.flow.scope import Class
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 
 
@@ -68,14 +69,14 @@ class UnregisteredModule(Rule):
     `super().__init__()` has run.
 
     ## Limits
-    Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something
-    that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop
-    goes through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the
-    constructor is given are not reported, and neither are modules without parameters and buffers, nor parameters of
-    other parts (`self.norm.weight.to(dtype)`). Held back as
-    tentative: a container that no method but the constructor names; modules that are given a device, that put their
-    parts on one when they are built, or that have buffers alone; and modules that are moved when they are built and
-    have optimizers of their own, so that only `state_dict()` and `eval()` miss them.
+    Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something that
+    may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop goes
+    through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the constructor
+    is given are not reported, and neither are modules without parameters and buffers, nor parameters of other parts
+    (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method names but the constructor, and
+    what that alone calls; modules that are given a device, that put their parts on one when they are built, or that
+    have buffers alone; and modules that are moved when they are built and have optimizers of their own, so that only
+    `state_dict()` and `eval()` miss them.
 
     ## References
     - [torch.nn.ModuleList](https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
@@ -214,9 +215,14 @@ class UnregisteredModule(Rule):
             isinstance(node, cst.Attribute) and dotted(node) == path
             for owner in (*cls.lineage, *cls.descendants)
             for method in owner.methods.values()
-            if method.name != "__init__"
+            if method.name != "__init__" and not self._is_of_constructor(method)
             for node in tree.walk(method.node.body)
         )
+
+    def _is_of_constructor(self, method: Function) -> bool:
+        """``self.trunk = self._pick(name)`` in the constructor, which alone calls `_pick`."""
+        callers = [self.flow.function(call) for call in calls_of(self, method)]
+        return bool(callers) and all(each is not None and each.role == CONSTRUCTOR for each in callers)
 
     def _is_hidden(self, cls: Class, name: str, stores: Iterable[tuple[cst.CSTNode, Value]]) -> bool:
         """``self._teacher = [teacher]``, asked for `self._teacher[0]`: hidden from the parameters on purpose."""

@@ -85,8 +85,9 @@ class UnregisteredTensor(Rule):
     scale`) or a default (`torch.zeros(3) if mean is None else mean`), masks that are handed in beside `is_causal=True`,
     code for an export, attributes that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`)
     or only what a method is handed that the file never calls, what is made of something that is handed in
-    (`torch.tensor(mean)`) and may be a tensor, modules on a private base of torch's (`_BatchNorm`), and modules that
-    call torch's quantized functions, which run on the host alone.
+    (`torch.tensor(mean)`) and may be a tensor, modules on a private base of torch's (`_BatchNorm`), modules that bring
+    their own parts to the host (`self.packed = self.packed.cpu()`), and modules that call torch's quantized functions,
+    which run on the host alone.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -119,7 +120,7 @@ class UnregisteredTensor(Rule):
                 continue
             if self._is_on_default_device(cls, meeting.node):
                 continue
-            on_host = self._meets_moved_to_host(cls, name)
+            on_host = self._meets_moved_to_host(cls, name) or self._brings_parts_back(cls)
             sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node) and not on_host
             sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
             sure = sure and not any(self._may_follow(value) for _, value in stores) and not _has_base_of_torch(cls)
@@ -271,6 +272,20 @@ class UnregisteredTensor(Rule):
             if any(self._is_brought_to_host(operand) for operand in operands if operand is not part):
                 return True
         return False
+
+    def _brings_parts_back(self, cls: Class) -> bool:
+        """``self.packed = self.packed.cpu()``: from there on the class works on the host."""
+        return any(
+            dotted(target.target).startswith("self.")
+            and isinstance(assign.value, cst.Call)
+            and isinstance(assign.value.func, cst.Attribute)
+            and dotted(assign.value.func.value) == dotted(target.target)
+            and (move := self.flow.move(assign.value)) is not None
+            and move.target.is_host
+            for assign in self.source.nodes_of(cst.Assign)
+            for target in assign.targets
+            if (function := self.flow.function(assign)) is not None and function.cls is cls
+        )
 
     def _is_brought_to_host(self, node: cst.BaseExpression) -> bool:
         value = self.flow.value(node)

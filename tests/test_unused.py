@@ -59,6 +59,12 @@ def test_what_another_file_imports_or_documents_is_used(tmp_path: Path, others: 
     assert project(tmp_path, **others) == ["create-then-move"]
 
 
+def test_a_file_that_imports_another_of_its_own_name_does_not_use_itself(tmp_path: Path) -> None:
+    model = MODEL.replace("from torch import nn", "from torch import nn\n\nfrom ..kernels.model import run\n\nrun()")
+    assert project(tmp_path, model, **{"kernels/model.py": "def run(): ...\n"}) == []
+    assert project(tmp_path, model, **{"kernels/other.py": "from pkg.model import Causal\n"}) == ["create-then-move"]
+
+
 @pytest.mark.parametrize(
     "others",
     [
