@@ -409,6 +409,10 @@ class View:
         names: list[str] = self._once(("starred", path), 0, lambda: self._exports(path, set()))
         return names
 
+    def speaks_of_devices(self, definition: Definition) -> bool:
+        """Whether the lines of a definition name devices: it may put what it makes, or is handed, somewhere."""
+        return bool(self._ask(definition.path, f"puts {definition.name}"))
+
     def row(self, definition: Definition) -> int:
         """The line at which a definition starts."""
         outline = self.index.outline(definition.path)

@@ -33,6 +33,9 @@ _TELLS = re.compile(r"_?(is|has|check|log|print|save|warn|validate)_")
 #: A function that gives nothing and moves nothing leaves all as it was.
 _DOES = re.compile(r"\breturn[ (\[]|\byield\b|\.(to|cuda|cpu)\(")
 
+#: What a definition that puts anything somewhere names.
+_PUTS = re.compile(r"device|cuda|gpu|\.to\(|accelerat|parallel", re.IGNORECASE)
+
 # Strings, and comments, in which quotes mean nothing. Every text is matched in one way only: where a string is never
 # closed, a pattern that can part it in several ways tries them all.
 _STRING = re.compile(
@@ -134,7 +137,7 @@ class Outline:
 
         ``names NAME``: where it leads. ``text NAME``: a digest of its lines, where they are to be followed.
         ``has NAME MEMBERS``: which of these members the class has. ``stars``, ``exports``: all of them.
-        ``starts ROW``: what is bound from that line on.
+        ``starts ROW``: what is bound from that line on. ``puts NAME``: whether its lines name devices.
         """
         what, _, name = question.partition(" ")
         if what == "stars":
@@ -152,6 +155,8 @@ class Outline:
         if what == "text":
             text = self.followed(name)
             return digest(text) if text else ""
+        if what == "puts":
+            return "yes" if _PUTS.search(self._code(name)) else ""
         return " ".join((binding.kind, binding.target, *binding.bases)).rstrip()
 
     def _read(self, node: ast.stmt, top: ast.stmt) -> None:

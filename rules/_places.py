@@ -71,6 +71,16 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
     return None
 
 
+def is_set_before(rule: Rule, device: str, at: cst.CSTNode) -> bool:
+    """Whether a constructor has set `self.device` by then."""
+    function = rule.flow.function(at)
+    if not device.startswith("self.") or function is None or function.cls is None or function.name != "__init__":
+        return True
+    before, _ = rule.source.offsets(at)
+    stores = rule.flow.stores(function.cls, device.partition(".")[2])
+    return any(rule.source.offsets(statement)[0] < before for statement, _ in stores)
+
+
 def _is_given_tensor(flow: Flow, at: cst.CSTNode, name: str) -> bool:
     """Whether ``name`` is a parameter of the function around ``at`` that is a tensor, and still is the same."""
     function = flow.function(at)

@@ -8,7 +8,7 @@ from devlint.flow.facts import Meeting
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._places import device_expression, where
+from devlint.rules._places import device_expression, is_set_before, where
 from devlint.rules._shown import is_shown
 
 
@@ -98,15 +98,6 @@ class LossNotMoved(Rule):
 
     def _fix(self, made: cst.Call, meeting: Meeting) -> Fix | None:
         device = device_expression(self.flow, made, meeting.there_node, meeting.there)
-        if device is None or not self._is_set(device, made):
+        if device is None or not is_set_before(self, device, made):
             return None
         return self.fix(f"move it: `.to({device})`", self.insert_after(made, f".to({device})"), safe=True)
-
-    def _is_set(self, device: str, at: cst.CSTNode) -> bool:
-        """Whether a constructor has set `self.device` by then."""
-        function = self.flow.function(at)
-        if not device.startswith("self.") or function is None or function.cls is None or function.name != "__init__":
-            return True
-        before, _ = self.source.offsets(at)
-        stores = self.flow.stores(function.cls, device.partition(".")[2])
-        return any(self.source.offsets(statement)[0] < before for statement, _ in stores)

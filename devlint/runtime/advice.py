@@ -29,6 +29,7 @@ ADVICE: Final = {
     "missing-set-epoch": "call `sampler.set_epoch(epoch)` where each epoch begins",
     "missing-zero-grad": "call `optimizer.zero_grad()` before `backward()`",
     "mixed-devices": "move one of them to the other's device",
+    "model-left-on-host": "move the model with `.to(device)` where it is built",
     "non-leaf-parameter": "move the data first: `nn.Parameter(data.to(device))`",
     "numpy-on-device-tensor": "copy it to the host first: `.detach().cpu()`",
     "optimizer-before-move": "move the model before the optimizer is made",
