@@ -16,6 +16,7 @@ from devlint.flow.value import MODULE, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._brought import Brought, pairs
 from devlint.rules._made import mentions_of
+from devlint.rules._meetings import calls_of
 from devlint.rules._moves import short
 from devlint.rules._places import bound_before, device_expression, is_set_before
 from devlint.rules._uses import Use, Uses, members
@@ -32,8 +33,9 @@ class ModelLeftOnHost(Rule):
     anywhere: not where it is built, in none of its functions, classes and methods that hold it or are handed it. One of
     them calls it with what was moved to a device (`net(images.to(device))`).
 
-    Reports also a function that is handed a `device`, reads weights to it (`map_location=device`), and gives back the
-    model that it has loaded them into, on the host.
+    Reports also the call of a model that a function is handed beside a `device`, where it moves the batches only, and
+    other functions of the file move the model that they are handed so; and a function that is handed a `device`, reads
+    weights to it (`map_location=device`), and gives back the model that it has loaded them into, on the host.
 
     ## Why is this bad
     A module is built on the host. Its parameters stay there until `.to(device)`, and `load_state_dict` copies into them
@@ -91,8 +93,8 @@ class ModelLeftOnHost(Rule):
     accelerate, Lightning), a list that it is put into; where its maker is told a device, or handed the settings of a
     program; for attributes of modules, which move with the whole, and of classes with bases that are not seen, unless
     the constructor moves another one of its models. Tentative where a name alone says that it is a module, where the
-    maker is not looked into, where a function of another file is handed both, and for models that a function gives
-    back. Where one function does all of it, `mixed-devices` speaks.
+    maker is not looked into, where a function of another file is handed both, and for models that a function is
+    handed or gives back. Where one function does all of it, `mixed-devices` speaks.
 
     ## References
     - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
@@ -120,6 +122,7 @@ class ModelLeftOnHost(Rule):
         for part in self.source.nodes_of(cst.AssignTarget):
             if isinstance(part.target, cst.Attribute) and isinstance(part.target.value, cst.Name):
                 self._judge_part(part.target, part.target.value)
+        self._judge_siblings()
         if "map_location" in text:
             for function in self.flow.scope.functions.values():
                 self._judge_loader(function)
@@ -337,6 +340,47 @@ class ModelLeftOnHost(Rule):
         move = self.flow.move(call) if call is not None else None
         return move is not None and move.target.is_there
 
+    # models that are handed in ------------------------------------------------------------------
+
+    def _judge_siblings(self) -> None:
+        """``def score(net, loader, device): net.to(device); ...`` beside a function that moves the batches only."""
+        handed = defaultdict(list)
+        for function in self.flow.scope.functions.values():
+            device = next((p.name.value for p in function.params if names_device(p.name.value)), None)
+            for name in function.param_names & function.called if device is not None else ():
+                handed[name].append((function, str(device)))
+        for name, functions in handed.items():
+            moves = {function: self._move_of(name, function) for function, _ in functions}
+            # train(net) moves it for test(net), too
+            moved = [move for function, move in moves.items() if move and not _TRAINS.search(function.name)]
+            left = [each for each in functions if moves[each[0]] is None]
+            if moved and len(left) == 1:
+                self._judge_handed(name, *left[0], moved[0])
+
+    def _judge_handed(self, name: str, function: Function, device: str, moved: cst.CSTNode) -> None:
+        if calls_of(self, function) or function.is_replaced or LOSS_NAME.search(name):
+            return  # whoever calls it may have moved it
+        uses = Uses(self, Brought(self))
+        if not uses.gather(mentions_of(self, name, function.node.body)):
+            return
+        fed = [use for use in uses.found if use.sure]
+        if fed:
+            self.report(
+                fed[0].call,
+                f"`{name}` is called with `{short(self.code(fed[0].operand))}`, which is on a device, and not moved",
+                notes=[self.note(moved, "another function that is handed one moves it")],
+                fix=self._fix_handed(name, function, device),
+                tentative=True,
+            )
+
+    def _fix_handed(self, name: str, function: Function, device: str) -> Fix | None:
+        first = next((line for line in function.node.body.body if not _is_docstring(line)), None)
+        edit = self.insert_statement(first, f"{name}.to({device})") if first is not None else None
+        return self.fix(f"move it first: `{name}.to({device})`", edit, safe=False) if edit is not None else None
+
+    def _move_of(self, name: str, function: Function) -> cst.CSTNode | None:
+        return next((node for node in mentions_of(self, name, function.node.body) if self._is_move(node)), None)
+
     # models that are given back -----------------------------------------------------------------
 
     def _judge_loader(self, function: Function) -> None:
@@ -390,6 +434,7 @@ class ModelLeftOnHost(Rule):
 
 
 _PUTS = re.compile(r"\.to\(|\.cuda\(|device\s*=|map_location")
+_TRAINS = re.compile(r"train|fit|init|setup|load|prepare|learn")
 #: A class that moves itself, or what it is called with: ``self.to(device)``.
 _PLACES_ITSELF = re.compile(r"self\.(to|cuda)\(|self\.device\b|\.cuda\(")
 #: Arguments that tell a device: ``device_map="auto"``.
@@ -431,6 +476,12 @@ def _innermost(bound: cst.BaseExpression) -> cst.Call | None:
     while isinstance(bound, cst.Call) and isinstance(bound.func, cst.Attribute) and bound.func.attr.value in _SAME:
         bound = bound.func.value
     return bound if isinstance(bound, cst.Call) else None
+
+
+def _is_docstring(line: cst.CSTNode) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and (
+        isinstance(line.body[0], cst.Expr) and isinstance(line.body[0].value, cst.SimpleString)
+    )
 
 
 _SAME = frozenset("eval train half float double bfloat16 requires_grad_".split())
