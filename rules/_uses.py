@@ -102,7 +102,7 @@ class Uses:
         """``net, head = Net(), Head()``, ``self.net, self.rows = net, rows``"""
         assign = self.rule.enclosing(element, cst.Assign)
         if assign is None or len(assign.targets) != 1:
-            return False
+            return isinstance(self.rule.parent(self.rule.parent(element) or element), cst.Return)
         for target, value in pairs(assign.targets[0].target, assign.value):
             if target is node:
                 return True
@@ -154,6 +154,8 @@ class Uses:
             if param is None or called.is_replaced:
                 return False
             return self.gather(mentions_of(self.rule, param, called.node.body), depth + 1)
+        if called_name(call) == "Sequential":
+            return self._is_plain(call, depth)  # whole = nn.Sequential(net, head)
         return called_name(call) in _LOOK or self._is_unknown_use(call, arg.value)
 
     def _called(self, call: cst.Call) -> Function | None:

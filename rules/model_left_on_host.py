@@ -90,11 +90,12 @@ class ModelLeftOnHost(Rule):
 
     ## Limits
     Silent where anything may move the model: a function or method that is not seen, a wrapper (`DataParallel`,
-    accelerate, Lightning), a list that it is put into; where its maker is told a device, or handed the settings of a
-    program; for attributes of modules, which move with the whole, and of classes with bases that are not seen, unless
-    the constructor moves another one of its models. Tentative where a name alone says that it is a module, where the
-    maker is not looked into, where a function of another file is handed both, and for models that a function is
-    handed or gives back. Where one function does all of it, `mixed-devices` speaks.
+    accelerate, Lightning), a list that it is put into; where its maker is told a device, or names one in its own code;
+    for attributes of modules, which move with the whole, and of classes with bases that are not seen, unless the
+    constructor moves another one of its models. Where one function does all of it, `mixed-devices` speaks. Tentative
+    where a name alone says that it is a module, where the maker is not looked into (`build_model(args)` may do as
+    `args.device` says), where a function of another file is handed both, and for models that a function is handed or
+    gives back.
 
     ## References
     - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
@@ -218,10 +219,8 @@ class ModelLeftOnHost(Rule):
         head = path.partition(".")[0]
         if self.flow.value(call).kind == MODULE or _NO_MODEL.search(name):
             return False
-        if any(arg.star or _TELLS_DEVICE.search(self.code(arg)) for arg in call.args):
+        if any(_TELLS_DEVICE.search(self.code(arg)) for arg in call.args):
             return False
-        if not _is_class(word) and any(_SETTINGS.search(self.code(arg.value)) for arg in call.args):
-            return False  # build_model(args)
         if any(self._is_model(arg.value) or _OF_WEIGHTS.search(self.code(arg.value)) for arg in call.args):
             return False  # camera = GradCAM(model), decoder = Decoder(weights)   are where these are
         if not path:  # models.__dict__[args.arch](pretrained=True)
@@ -242,7 +241,10 @@ class ModelLeftOnHost(Rule):
         return head != "self" and (not word.startswith("load") or origin.startswith("."))
 
     def _is_model(self, node: cst.BaseExpression) -> bool:
-        return self.flow.value(node).kind == MODULE or bool(MODEL_NAME.match(last_word(dotted(node))))
+        name = dotted(node)
+        if _SETTINGS.match(name):
+            return False  # build_detector(cfg.model)
+        return self.flow.value(node).kind == MODULE or bool(MODEL_NAME.match(last_word(name)))
 
     def _is_starred(self, head: str) -> bool:
         """``from models.vgg import vgg16``, or by a star: the model's own name."""
@@ -438,12 +440,12 @@ _TRAINS = re.compile(r"train|fit|init|setup|load|prepare|learn")
 #: A class that moves itself, or what it is called with: ``self.to(device)``.
 _PLACES_ITSELF = re.compile(r"self\.(to|cuda)\(|self\.device\b|\.cuda\(")
 #: Arguments that tell a device: ``device_map="auto"``.
-_TELLS_DEVICE = re.compile(r"device|cuda|gpu|^self$", re.IGNORECASE)
-#: The settings of a program, with the device among them: ``args``, ``cfg.model``.
+_TELLS_DEVICE = re.compile(r"device|cuda|gpu|^self$|^\*\*(\w*kwargs|options|extras?)$", re.IGNORECASE)
+#: The settings of a program: ``args``, ``cfg.model``.
 _SETTINGS = re.compile(
     r"^(self\.)?(args|opts?|cfg|conf|configs?|hparams|hps|params|settings|flags)(\.\w+)?$", re.IGNORECASE
 )
-_OF_WEIGHTS = re.compile(r"weights\b|state_dict|params\b|tensors?\b")
+_OF_WEIGHTS = re.compile(r"weights\b|state_dict|tensors?\b")
 #: Where models are picked by name.
 _OF_ZOO = re.compile(
     r"\w*(models?|nets?|archs?|MODELS|zoo|registry)\w*(\.__dict__)?\[|getattr\((\w+\.)*(models?|nets?|archs?)\w*,"
