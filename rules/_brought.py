@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.names import called_name, dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import Function
@@ -34,6 +36,27 @@ class Brought:
         self._assigns: defaultdict[Function | None, list[cst.Assign]] = defaultdict(list)
         for assign in rule.source.nodes_of(cst.Assign):
             self._assigns[rule.flow.function(assign)].append(assign)
+
+    def mentions(self, name: str, scope: cst.CSTNode) -> list[cst.Name]:
+        """Every use of a name in a function, the functions inside it included, or in the file."""
+        return [node for node in self._by_name.get(name, ()) if self._stands_in(node, scope)]
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[cst.Name]]:
+        found: defaultdict[str, list[cst.Name]] = defaultdict(list)
+        for node in self.rule.source.nodes_of(cst.Name):
+            parent = self.rule.parent(node)
+            if not (isinstance(parent, cst.Attribute) and parent.attr is node) and not (
+                isinstance(parent, cst.Arg) and parent.keyword is node
+            ):
+                found[node.value].append(node)
+        return found
+
+    def _stands_in(self, node: cst.CSTNode, scope: cst.CSTNode) -> bool:
+        above: cst.CSTNode | None = node
+        while above is not None and above is not scope:
+            above = self.rule.parent(above)
+        return above is scope
 
     def operand(self, call: cst.Call) -> cst.BaseExpression | None:
         """The first argument of a call that is on a device."""
@@ -117,6 +140,12 @@ class Brought:
         for assign in self.rule.source.nodes_of(cst.Assign):
             for target in assign.targets:
                 yield from _named(target.target, assign.value)
+
+
+def words(node: cst.CSTNode) -> str:
+    """The names and strings in a piece of code, which is cheaper to ask for than its text."""
+    found = (n.value for n in tree.walk(node) if isinstance(n, cst.Name | cst.SimpleString))
+    return " ".join(found)
 
 
 def pairs(

@@ -14,8 +14,7 @@ import libcst as cst
 from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
-from devlint.rules._brought import Brought, pairs
-from devlint.rules._made import mentions_of
+from devlint.rules._brought import Brought, pairs, words
 
 #: Methods that move a module, or take it somewhere that moves it.
 _MOVE = frozenset("to cuda cpu to_empty xpu npu mps hpu mlu ipu type share_memory _apply to_device".split())
@@ -153,7 +152,7 @@ class Uses:
             param = _param_of(call, arg, called)
             if param is None or called.is_replaced:
                 return False
-            return self.gather(mentions_of(self.rule, param, called.node.body), depth + 1)
+            return self.gather(self.brought.mentions(param, called.node.body), depth + 1)
         if called_name(call) == "Sequential":
             return self._is_plain(call, depth)  # whole = nn.Sequential(net, head)
         return called_name(call) in _LOOK or self._is_unknown_use(call, arg.value)
@@ -178,7 +177,7 @@ class Uses:
         """``separate(net, wave)``: who moves the wave only, and says no device, leaves the model to nobody."""
         rule = self.rule
         name = rule.flow.scope.imports.get(dotted(call.func).partition(".")[0], "")
-        if not name or name.partition(".")[0] in _PLACERS or _OF_DEVICES.search(rule.code(call)):
+        if not name or name.partition(".")[0] in _PLACERS or _OF_DEVICES.search(words(call)):
             return False
         qualified = name + dotted(call.func)[len(dotted(call.func).partition(".")[0]) :]
         project, definition = rule.flow.project, rule.flow.definition(qualified)
@@ -198,7 +197,7 @@ class Uses:
             return self.gather(members(self.rule, target.attr.value, function.cls), depth + 1)
         if isinstance(target, cst.Name):
             around = function.node if function is not None else self.rule.source.module
-            return self.gather(mentions_of(self.rule, target.value, around), depth + 1)
+            return self.gather(self.brought.mentions(target.value, around), depth + 1)
         return False
 
 

@@ -14,8 +14,7 @@ from devlint.flow.place import HOST
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import MODULE, UNKNOWN_KIND, Value
 from devlint.rule import Rule
-from devlint.rules._brought import Brought, pairs
-from devlint.rules._made import mentions_of
+from devlint.rules._brought import Brought, pairs, words
 from devlint.rules._meetings import calls_of
 from devlint.rules._moves import short
 from devlint.rules._places import bound_before, device_expression, is_set_before
@@ -111,22 +110,21 @@ class ModelLeftOnHost(Rule):
         text = self.source.text
         if not _PUTS.search(text) or self.flow.default_place != HOST or self.flow.scope.wraps_models:
             return
-        brought: Brought | None = None
+        brought = Brought(self)
         for holder, bound in self._holders().items():
             makers = [self._maker(each, holder) for each in bound]
             if None in makers:
                 continue
-            brought = brought or Brought(self)
             known = [maker for maker in makers if maker is not None]
             if not any(brought.operand(maker) for maker in known):  # Decoder(weights.cuda())
                 self._judge(holder, known, brought)
         for part in self.source.nodes_of(cst.AssignTarget):
             if isinstance(part.target, cst.Attribute) and isinstance(part.target.value, cst.Name):
-                self._judge_part(part.target, part.target.value)
-        self._judge_siblings()
+                self._judge_part(part.target, part.target.value, brought)
+        self._judge_siblings(brought)
         if "map_location" in text:
             for function in self.flow.scope.functions.values():
-                self._judge_loader(function)
+                self._judge_loader(function, brought)
 
     # what holds models --------------------------------------------------------------------------
 
@@ -153,12 +151,12 @@ class ModelLeftOnHost(Rule):
             return (target.attr.value, function.cls) if function.cls is not None else None
         return None
 
-    def _mentions(self, holder: _Holder) -> list[cst.BaseExpression]:
+    def _mentions(self, holder: _Holder, brought: Brought) -> list[cst.BaseExpression]:
         name, owner = holder
         if isinstance(owner, Class):
             return members(self, name, owner)
         found = []
-        for node in mentions_of(self, name, owner.node if owner is not None else self.source.module):
+        for node in brought.mentions(name, owner.node if owner is not None else self.source.module):
             function = self.flow.function(node)
             while function is not owner and function is not None:
                 if name in function.param_names or (name in function.assigned and name not in function.globals):
@@ -194,12 +192,8 @@ class ModelLeftOnHost(Rule):
         value = self.flow.value(call)
         if value.kind != MODULE or not value.place.is_host or not has_tensors(value):
             return False
-        return not (
-            isinstance(value.ref, Class) and any(_PLACES_ITSELF.search(self._text(c)) for c in value.ref.lineage)
-        )
-
-    def _text(self, cls: Class) -> str:
-        return self.code(cls.node) if cls.home is self.flow else ""
+        lineage = value.ref.lineage if isinstance(value.ref, Class) else []
+        return not any(_places_itself(cls.node) for cls in lineage if cls.home is self.flow)
 
     def _is_made_on_device(self, call: cst.Call) -> bool:
         value: Value = self.flow.value(call)
@@ -207,7 +201,7 @@ class ModelLeftOnHost(Rule):
             return True
         around = self.enclosing(call, cst.With)
         while around is not None:
-            if any("device" in self.code(item.item) for item in around.items):
+            if any("device" in words(item.item) for item in around.items):
                 return True  # with torch.device("cuda"): net = build_net()
             around = self.enclosing(around, cst.With)
         return False
@@ -219,9 +213,9 @@ class ModelLeftOnHost(Rule):
         head = path.partition(".")[0]
         if self.flow.value(call).kind == MODULE or _NO_MODEL.search(name):
             return False
-        if any(_TELLS_DEVICE.search(self.code(arg)) for arg in call.args):
+        if any(_TELLS_DEVICE.search(arg.star + words(arg)) for arg in call.args):
             return False
-        if any(self._is_model(arg.value) or _OF_WEIGHTS.search(self.code(arg.value)) for arg in call.args):
+        if any(self._is_model(arg.value) or _OF_WEIGHTS.search(words(arg.value)) for arg in call.args):
             return False  # camera = GradCAM(model), decoder = Decoder(weights)   are where these are
         if not path:  # models.__dict__[args.arch](pretrained=True)
             return bool(_OF_ZOO.match(self.code(call.func)))
@@ -271,7 +265,7 @@ class ModelLeftOnHost(Rule):
         if any(meeting.host.origin in makers for meeting in self.flow.facts.meetings.values()):
             return  # mixed-devices, loss-not-moved
         uses = Uses(self, brought)
-        if not uses.gather(self._mentions(holder)) or not uses.found:
+        if not uses.gather(self._mentions(holder, brought)) or not uses.found:
             return
         known = all(self._is_known(maker) for maker in makers)
         seems = uses.is_module or _OF_MODELS.search(name) or _HOLDS.search(called_name(makers[0]))
@@ -312,18 +306,20 @@ class ModelLeftOnHost(Rule):
 
     # parts that come late -----------------------------------------------------------------------
 
-    def _judge_part(self, part: cst.Attribute, whole: cst.Name) -> None:
+    def _judge_part(self, part: cst.Attribute, whole: cst.Name, brought: Brought) -> None:
         """``net.to(device); net.head = nn.Linear(8, 2); train(net)``"""
-        assign = self.enclosing(part, cst.Assign)
-        call = _innermost(assign.value)
         function = self.flow.function(part)
-        if call is None or not self._is_known(call) or self._is_made_on_device(call):
+        moved = self._move_of(whole.value, function)
+        assign = self.enclosing(part, cst.Assign)
+        call = _innermost(assign.value) if assign is not None else None
+        if moved is None or call is None or not self.source.comes_before(moved, part):
             return
-        mentions = mentions_of(self, whole.value, function.node if function is not None else self.source.module)
-        moved = next((n for n in mentions if self._is_move(n) and self.source.comes_before(n, part)), None)
-        if moved is None or any(meeting.host.origin is call for meeting in self.flow.facts.meetings.values()):
+        if not self._is_known(call) or self._is_made_on_device(call):
             return
-        uses = Uses(self, Brought(self))
+        if any(meeting.host.origin is call for meeting in self.flow.facts.meetings.values()):
+            return  # mixed-devices
+        mentions = brought.mentions(whole.value, function.node if function is not None else self.source.module)
+        uses = Uses(self, brought)
         late = [n for n in mentions if n is not whole and self.source.comes_before(part, n)]
         if uses.gather(late) and uses.found:
             self.report(
@@ -336,15 +332,9 @@ class ModelLeftOnHost(Rule):
                 tentative=not uses.found[0].sure,
             )
 
-    def _is_move(self, node: cst.CSTNode) -> bool:
-        method = self.parent(node)
-        call = self.parent(method) if isinstance(method, cst.Attribute) else None
-        move = self.flow.move(call) if call is not None else None
-        return move is not None and move.target.is_there
-
     # models that are handed in ------------------------------------------------------------------
 
-    def _judge_siblings(self) -> None:
+    def _judge_siblings(self, brought: Brought) -> None:
         """``def score(net, loader, device): net.to(device); ...`` beside a function that moves the batches only."""
         handed = defaultdict(list)
         for function in self.flow.scope.functions.values():
@@ -357,13 +347,13 @@ class ModelLeftOnHost(Rule):
             moved = [move for function, move in moves.items() if move and not _TRAINS.search(function.name)]
             left = [each for each in functions if moves[each[0]] is None]
             if moved and len(left) == 1:
-                self._judge_handed(name, *left[0], moved[0])
+                self._judge_handed(name, *left[0], moved[0], brought)
 
-    def _judge_handed(self, name: str, function: Function, device: str, moved: cst.CSTNode) -> None:
+    def _judge_handed(self, name: str, function: Function, device: str, moved: cst.CSTNode, brought: Brought) -> None:
         if calls_of(self, function) or function.is_replaced or LOSS_NAME.search(name):
             return  # whoever calls it may have moved it
-        uses = Uses(self, Brought(self))
-        if not uses.gather(mentions_of(self, name, function.node.body)):
+        uses = Uses(self, brought)
+        if not uses.gather(brought.mentions(name, function.node.body)):
             return
         fed = [use for use in uses.found if use.sure]
         if fed:
@@ -380,17 +370,25 @@ class ModelLeftOnHost(Rule):
         edit = self.insert_statement(first, f"{name}.to({device})") if first is not None else None
         return self.fix(f"move it first: `{name}.to({device})`", edit, safe=False) if edit is not None else None
 
-    def _move_of(self, name: str, function: Function) -> cst.CSTNode | None:
-        return next((node for node in mentions_of(self, name, function.node.body) if self._is_move(node)), None)
+    def _move_of(self, name: str, function: Function | None) -> cst.CSTNode | None:
+        """The first move of what bears a name, in a function."""
+        return next(
+            (
+                move.node
+                for move in self.flow.facts.moves.values()
+                if move.target.is_there and dotted(move.receiver) == name and self.flow.function(move.node) is function
+            ),
+            None,
+        )
 
     # models that are given back -----------------------------------------------------------------
 
-    def _judge_loader(self, function: Function) -> None:
+    def _judge_loader(self, function: Function, brought: Brought) -> None:
         """``def load(path, device): net = Net(); net.load_state_dict(torch.load(path, map_location=device))``"""
         device = next((p.name.value for p in function.params if names_device(p.name.value)), None)
         if device is None or function.is_replaced:
             return
-        read = mentions_of(self, device, function.node.body)
+        read = brought.mentions(device, function.node.body)
         if not read or not all(self._is_for_map_location(node) for node in read):
             return
         for node in tree.walk(function.node.body):
@@ -398,13 +396,13 @@ class ModelLeftOnHost(Rule):
                 continue
             holder = (node.value.value, function)
             bound = self._holders().get(holder, [])
-            uses = Uses(self, Brought(self))
+            uses = Uses(self, brought)
             if (
                 bound
                 and all(self._maker(each, holder) for each in bound)
-                and uses.gather(self._mentions(holder))
+                and uses.gather(self._mentions(holder, brought))
                 and uses.is_module
-                and not self._is_moved_by_callers(function)
+                and not self._is_moved_by_callers(function, brought)
             ):
                 self.report(
                     node,
@@ -421,7 +419,7 @@ class ModelLeftOnHost(Rule):
         arg = self.parent(node)
         return isinstance(arg, cst.Arg) and arg.keyword is not None and arg.keyword.value == "map_location"
 
-    def _is_moved_by_callers(self, function: Function) -> bool:
+    def _is_moved_by_callers(self, function: Function, brought: Brought) -> bool:
         """``net = load(path, device).to(device)``, ``net = load(path, device); net.cuda()``"""
         for call in self.source.nodes_of(cst.Call):
             if called_name(call) != function.name:
@@ -429,7 +427,7 @@ class ModelLeftOnHost(Rule):
             above = self.parent(call)
             if isinstance(above, cst.Assign):
                 holder = self._holder(above.targets[0].target)
-                if holder is not None and Uses(self, Brought(self)).gather(self._mentions(holder)):
+                if holder is not None and Uses(self, brought).gather(self._mentions(holder, brought)):
                     continue
             return True
         return False
@@ -437,8 +435,6 @@ class ModelLeftOnHost(Rule):
 
 _PUTS = re.compile(r"\.to\(|\.cuda\(|device\s*=|map_location")
 _TRAINS = re.compile(r"train|fit|init|setup|load|prepare|learn")
-#: A class that moves itself, or what it is called with: ``self.to(device)``.
-_PLACES_ITSELF = re.compile(r"self\.(to|cuda)\(|self\.device\b|\.cuda\(")
 #: Arguments that tell a device: ``device_map="auto"``.
 _TELLS_DEVICE = re.compile(r"device|cuda|gpu|^self$|^\*\*(\w*kwargs|options|extras?)$", re.IGNORECASE)
 #: The settings of a program: ``args``, ``cfg.model``.
@@ -478,6 +474,15 @@ def _innermost(bound: cst.BaseExpression) -> cst.Call | None:
     while isinstance(bound, cst.Call) and isinstance(bound.func, cst.Attribute) and bound.func.attr.value in _SAME:
         bound = bound.func.value
     return bound if isinstance(bound, cst.Call) else None
+
+
+def _places_itself(node: cst.ClassDef) -> bool:
+    """``self.to(device)``, ``self.device = device``, ``x.cuda()`` in a class."""
+    return any(
+        each.attr.value == "cuda" or dotted(each) in ("self.to", "self.device")
+        for each in tree.walk(node)
+        if isinstance(each, cst.Attribute)
+    )
 
 
 def _is_docstring(line: cst.CSTNode) -> bool:
