@@ -218,7 +218,7 @@ class ModelLeftOnHost(Rule):
         if any(self._is_model(arg.value) or _OF_WEIGHTS.search(words(arg.value)) for arg in call.args):
             return False  # camera = GradCAM(model), decoder = Decoder(weights)   are where these are
         if not path:  # models.__dict__[args.arch](pretrained=True)
-            return bool(_OF_ZOO.match(self.code(call.func)))
+            return _is_of_zoo(call.func)
         origin = self.flow.scope.imports.get(head, "")
         qualified = origin + path[len(head) :]
         if origin.partition(".")[0] in ("torch", "numpy", "os"):
@@ -443,9 +443,7 @@ _SETTINGS = re.compile(
 )
 _OF_WEIGHTS = re.compile(r"weights\b|state_dict|tensors?\b")
 #: Where models are picked by name.
-_OF_ZOO = re.compile(
-    r"\w*(models?|nets?|archs?|MODELS|zoo|registry)\w*(\.__dict__)?\[|getattr\((\w+\.)*(models?|nets?|archs?)\w*,"
-)
+_ZOO = re.compile(r"(^|[._])(models?|nets?|archs?|zoo|registry)(\.__dict__|_\w+|s)?$", re.IGNORECASE)
 _OF_MODELS = re.compile(
     f"{MODEL_NAME.pattern}|(^|_)(model|net|layer|layers|camera|transformer|bert|gpt|lstm|rnn|cnn|gan|resnet\\d*|embedder"
     r"|extractor|estimator|head|tower|student|teacher|denoiser|predictor|regressor|detector|problem|metric)(_|\d|$)"
@@ -482,6 +480,15 @@ def _places_itself(node: cst.ClassDef) -> bool:
         each.attr.value == "cuda" or dotted(each) in ("self.to", "self.device")
         for each in tree.walk(node)
         if isinstance(each, cst.Attribute)
+    )
+
+
+def _is_of_zoo(func: cst.BaseExpression) -> bool:
+    """``models.__dict__[name]``, ``getattr(models, name)``"""
+    if isinstance(func, cst.Subscript):
+        return bool(_ZOO.search(dotted(func.value)))
+    return (
+        isinstance(func, cst.Call) and called_name(func) == "getattr" and bool(_ZOO.search(dotted(func.args[0].value)))
     )
 
 
