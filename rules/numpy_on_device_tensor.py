@@ -13,6 +13,7 @@ from devlint.rule import Rule
 from devlint.rules._brought_back import read_and_brought_back
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._perhaps_there import Read, perhaps_there
 from devlint.rules._places import origin_note, where
 from devlint.rules._shown import is_surely_there
 from devlint.rules._switches import tests_above
@@ -27,7 +28,8 @@ class NumpyOnDeviceTensor(Rule):
     Reports `.numpy()`, `np.asarray(t)` and other functions of numpy, plots of matplotlib and calls of
     scikit-learn on a tensor that is on an accelerator, or that surely requires gradients (a parameter, a loss
     that has been backpropagated) where gradients are recorded. Reports also `y.numpy()` where the same function brings
-    what it makes of the array to `y.device`.
+    what it makes of the array to `y.device`. Tentatively, in a file that moves anything or is told devices, reports
+    what nothing brings to the host: `y.detach().numpy()`, what a model gave, what callers hand in on a device.
 
     ## Why is this bad
     Numpy reads host memory. For a tensor on a device the call raises `can't convert cuda:0 device type tensor
@@ -72,6 +74,8 @@ class NumpyOnDeviceTensor(Rule):
     that is an argument (`device=None`) which no call in the file gives.
     Tentative, too, for an entry of a record (`results[env_id]`), which may be an array, and where the other branch of a
     test brings the tensor to the host first.
+    Nothing shows where a tensor that nothing brings to the host is: its model may never leave the host. Such reads are
+    silent under a test about devices, where a name on the way is ever brought to the host before, and in test code.
     In the nursery: of 19 findings in five samples of repositories that nobody had tuned for, 2 were worth a change:
     code that runs on a device every day has few such faults, and much that looks like one.
 
@@ -86,10 +90,13 @@ class NumpyOnDeviceTensor(Rule):
     def check(self) -> None:
         uses = self.flow.facts.array_uses.values()
         told = [self._told(use) for use in uses if not self._is_caught(use.node)]
-        known = {use.node for use in uses}
+        known: set[cst.CSTNode] = {use.node for use in uses}
         for read, back in read_and_brought_back(self):
             if read not in known and not self._is_caught(read):
                 told.append(self._told_of_way_back(read, back))
+                known.add(read)
+        hinted = (each for each in perhaps_there(self) if each.use.node not in known)
+        told += [self._told_of_hint(each) for each in hinted if not self._is_caught(each.use.node)]
         report_together(self, told)
 
     def _told_of_way_back(self, read: cst.Call, back: cst.Call) -> Told:
@@ -103,6 +110,21 @@ class NumpyOnDeviceTensor(Rule):
             notes=[self.note(back, "it is brought to the device here")],
             fix=self.fix("bring it to numpy with `.cpu()`", self.insert_after(operand, ".cpu()"), safe=True),
             key=(self.flow.function(read), back),
+        )
+
+    def _told_of_hint(self, read: Read) -> Told:
+        use = read.use
+        name = short(self.code(use.operand))
+        what = f"`{'.numpy()' if use.what == 'numpy' else use.what}`"
+        fix = self._fix(use) if not self._goes_back(use.node) else None
+        notes = [self.note(use.node, f"{what} reads what is kept here")] if read.kept is not None else []
+        return Told(
+            use.node if use.what == "numpy" else use.operand,
+            f"{what} cannot read `{name}` on a device, and nothing brings it to the host: it {read.why}",
+            also=f"{what} cannot read `{name}` either",
+            notes=notes,
+            fix=Fix(fix.title, False, fix.edits) if fix is not None else None,
+            tentative=True,
         )
 
     def _is_caught(self, node: cst.CSTNode) -> bool:
