@@ -13,6 +13,7 @@ from devlint.flow.scope import Function
 from devlint.flow.value import OPTIMIZER
 from devlint.rule import Rule
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._switches import tests_above
 from devlint.rules._training import Loop, loop_around, runs_few_times
 
 #: Names of what clears gradients, or takes care of them in a way of its own.
@@ -28,7 +29,7 @@ class MissingZeroGrad(Rule):
     ## What it does
     Reports `optimizer.step()` in a loop that also calls `backward()`, where nothing in the loop, and no function of the
     file that could be called from it, clears gradients; or where those of another optimizer only are cleared, which was
-    built of another module.
+    built of another module; or, tentatively, where only the other branch of an `if` clears them after its own step.
 
     ## Why is this bad
     `backward()` adds to the gradients that are there. Uncleared, each step is made with the sum over all iterations
@@ -111,7 +112,9 @@ class MissingZeroGrad(Rule):
             return []  # for make in models: model = make(); optimizer = SGD(model.parameters()); ...
         clearing = [node for node in tree.walk(loop) if _clears(node)]
         if clearing:  # optimizer.zero_grad(), p.grad = None
-            return self._check_others(step, optimizer, loop, backward, clearing)
+            return self._check_branches(step, optimizer, loop, clearing) or self._check_others(
+                step, optimizer, loop, backward, clearing
+            )
         function = self.flow.function(step)
         if self._cleared_elsewhere(function):
             return []
@@ -130,6 +133,32 @@ class MissingZeroGrad(Rule):
             tentative=(cleared_outside and not _counts(loop)) or self._is_made_up(loop, backward),
         )
         return [told]
+
+    def _check_branches(self, step: cst.Call, optimizer: str, loop: Loop, clearing: list[cst.CSTNode]) -> list[Told]:
+        """``if use_amp: scaler.step(optimizer)``, and ``else: optimizer.step(); optimizer.zero_grad()``."""
+        if self._cleared_elsewhere(self.flow.function(step)):
+            return []
+        for test, branch, _ in tests_above(self, step):
+            choice = self.parent(branch)
+            if not isinstance(choice, cst.If) or not isinstance(choice.orelse, cst.Else) or choice.test is not test:
+                continue
+            other = choice.orelse if branch is choice.body else choice.body
+            there = set(tree.walk(other))
+            steps = [n for n in there if isinstance(n, cst.Call) and self._stepped(n) == optimizer]
+            if steps and all(node in there for node in clearing) and loop_around(self.flow, choice) is loop:
+                code, line = self.code(step), self.enclosing(clearing[0], cst.SimpleStatementLine)
+                return [
+                    Told(
+                        line or step,
+                        f"this clears the gradients in one branch only: "
+                        f"`{code}` in the other uses those of all iterations so far",
+                        also=f"`{code}` uses the gradients of all iterations, too",
+                        notes=[self.note(step, "this steps with all of them")],
+                        key=loop,
+                        tentative=True,
+                    )
+                ]
+        return []
 
     def _check_others(
         self, step: cst.Call, optimizer: str, loop: Loop, backward: cst.Call, clearing: list[cst.CSTNode]
