@@ -14,6 +14,7 @@ from devlint.flow.steps import function_called
 from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
+from devlint.rules._beside_freed import kept_beside_freed
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_apart
 from devlint.rules._training import (
@@ -57,6 +58,7 @@ class RetainedGraph(Rule):
     ## What it does
     Reports `total += loss`, `losses.append(loss)` and the like, where `loss` goes backward in the same step, and what
     it is kept in lives on. Also reported: terms of such a loss, and the model's outputs that it was computed from.
+    Tentatively: a term that is kept in a record as it is, beside two at least that are kept by `.item()` or the like.
 
     ## Why is this bad
     A tensor that requires gradients holds the graph that it was computed by. A sum or a list of such tensors holds the
@@ -121,7 +123,8 @@ class RetainedGraph(Rule):
         if not bodies.found:
             return
         returning = {body.function: body for body in bodies.found.values() if self._returns_loss(bodies, body)}
-        found = (self._told(bodies, keep, returning) for keep in self._keeps())
+        found = [self._told(bodies, keep, returning) for keep in self._keeps()]
+        found += [self._told_of_beside(kept, freed) for kept, freed in kept_beside_freed(self)]
         report_apart(self, (told for told in found if told is not None))
 
     def _told(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
@@ -471,6 +474,17 @@ class RetainedGraph(Rule):
             notes=notes,
             fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=safe),
             tentative=not sure,
+        )
+
+    def _told_of_beside(self, kept: cst.Name, freed: cst.BaseExpression) -> Told:
+        name = kept.value
+        return Told(
+            kept,
+            f"`{name}` is kept with its history, unlike what is kept beside it",
+            also=f"`{name}` is kept with its own, too",
+            notes=[self.note(freed, "this is kept without")],
+            fix=self.fix("keep it without its history", self.insert_after(kept, ".detach()"), safe=False),
+            tentative=True,
         )
 
     def _is_never_read(self, keep: Keep) -> bool:
