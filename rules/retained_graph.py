@@ -58,7 +58,8 @@ class RetainedGraph(Rule):
     ## What it does
     Reports `total += loss`, `losses.append(loss)` and the like, where `loss` goes backward in the same step, and what
     it is kept in lives on. Also reported: terms of such a loss, and the model's outputs that it was computed from.
-    Tentatively: a term that is kept in a record as it is, beside two at least that are kept by `.item()` or the like.
+    Tentatively: a term that is kept in a record as it is, beside two at least that are kept by `.item()` or the like; and
+    `total.add_(loss)` in a function that makes one step, where the total was there before.
 
     ## Why is this bad
     A tensor that requires gradients holds the graph that it was computed by. A sum or a list of such tensors holds the
@@ -125,6 +126,7 @@ class RetainedGraph(Rule):
         returning = {body.function: body for body in bodies.found.values() if self._returns_loss(bodies, body)}
         found = [self._told(bodies, keep, returning) for keep in self._keeps()]
         found += [self._told_of_beside(kept, freed) for kept, freed in kept_beside_freed(self)]
+        found += [told for body in bodies.found.values() for told in self._added_in_place(body)]
         report_apart(self, (told for told in found if told is not None))
 
     def _told(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
@@ -475,6 +477,34 @@ class RetainedGraph(Rule):
             fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=safe),
             tentative=not sure,
         )
+
+    def _added_in_place(self, body: Body) -> Iterator[Told]:
+        """``self.total.add_(loss)`` in a function that makes one step, of something that was there before."""
+        for backward in body.backwards:
+            if backward.again or body.function is None:
+                continue
+            for call in tree.walk(body.function.node.body):
+                if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+                    continue
+                if call.func.attr.value != "add_" or not call.args or dotted(call.args[0].value) not in backward.paths:
+                    continue
+                if under_no_grad(self.flow, call) or self._is_own(body, call.func.value):
+                    continue
+                holder, loss = short(self.code(call.func.value)), call.args[0].value
+                name = short(self.code(loss))
+                yield Told(
+                    call,
+                    f"`{holder}` keeps the autograd history of every step, for `{name}` is added with its own",
+                    also=f"so does `{holder}`",
+                    notes=[self.note(backward.node, "it goes backward here")],
+                    fix=self.fix("add it without its history", self.insert_after(loss, ".detach()"), safe=False),
+                    tentative=True,
+                )
+
+    def _is_own(self, body: Body, holder: cst.BaseExpression) -> bool:
+        """Whether something is made in the function, or is read without its history: ``total.data.add_(loss)``."""
+        names = [node.value for node in tree.walk(holder) if isinstance(node, cst.Name)]
+        return names[0] in body.bindings or any(name in ("data", "detach") for name in names)
 
     def _told_of_beside(self, kept: cst.Name, freed: cst.BaseExpression) -> Told:
         name = kept.value
