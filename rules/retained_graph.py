@@ -58,8 +58,9 @@ class RetainedGraph(Rule):
     ## What it does
     Reports `total += loss`, `losses.append(loss)` and the like, where `loss` goes backward in the same step, and what
     it is kept in lives on. Also reported: terms of such a loss, and the model's outputs that it was computed from.
-    Tentatively: a term that is kept in a record as it is, beside two at least that are kept by `.item()` or the like; and
-    `total.add_(loss)` in a function that makes one step, where the total was there before.
+    Tentatively: a term that is kept in a record as it is, beside two at least that are kept by `.item()` or the like;
+    `total.add_(loss)` in a function that makes one step, where the total was there before; and outputs of the model
+    that a step writes into a buffer (`self.queue[:n] = z`).
 
     ## Why is this bad
     A tensor that requires gradients holds the graph that it was computed by. A sum or a list of such tensors holds the
@@ -126,7 +127,8 @@ class RetainedGraph(Rule):
         returning = {body.function: body for body in bodies.found.values() if self._returns_loss(bodies, body)}
         found = [self._told(bodies, keep, returning) for keep in self._keeps()]
         found += [self._told_of_beside(kept, freed) for kept, freed in kept_beside_freed(self)]
-        found += [told for body in bodies.found.values() for told in self._added_in_place(body)]
+        for body in bodies.found.values():
+            found += [*self._added_in_place(body), *self._written_to_buffers(body)]
         report_apart(self, (told for told in found if told is not None))
 
     def _told(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
@@ -500,6 +502,49 @@ class RetainedGraph(Rule):
                     fix=self.fix("add it without its history", self.insert_after(loss, ".detach()"), safe=False),
                     tentative=True,
                 )
+
+    def _written_to_buffers(self, body: Body) -> Iterator[Told]:
+        """``self.queue[:n] = z`` in a function that makes one step: the buffer is recorded from there on."""
+        if body.function is None:
+            return
+        for assign in tree.walk(body.function.node.body):
+            if not isinstance(assign, cst.Assign) or not isinstance(assign.targets[0].target, cst.Subscript):
+                continue
+            holder = assign.targets[0].target.value
+            if self.flow.value(holder).ref != "buffer" or under_no_grad(self.flow, assign):
+                continue
+            if self._is_recorded(body, assign.value):
+                value = assign.value
+                yield Told(
+                    assign,
+                    f"the buffer `{short(self.code(holder))}` keeps the autograd history of every step, "
+                    f"for `{short(self.code(value))}` is written into it with its own",
+                    also=f"`{short(self.code(value))}` is written with its own, too",
+                    fix=self.fix("write it without its history", self.insert_after(value, ".detach()"), safe=False),
+                    tentative=True,
+                )
+
+    def _is_recorded(self, body: Body, node: cst.BaseExpression, depth: int = 4) -> bool:
+        """Whether a value is what a model gave, or is made of that, with its history."""
+        if depth == 0 or self.flow.value(node).tracked is False or under_no_grad(self.flow, node):
+            return False
+        if isinstance(node, cst.Name):
+            bound = body.bindings.get(node.value, ())
+            values = [each.value for each in bound if isinstance(each, cst.Assign)]
+            return len(values) == 1 and self._is_recorded(body, values[0], depth - 1)
+        if isinstance(node, cst.Tuple | cst.List):
+            return any(self._is_recorded(body, each.value, depth) for each in node.elements)
+        if isinstance(node, cst.Subscript):
+            return self._is_recorded(body, node.value, depth)
+        if not isinstance(node, cst.Call):
+            return False
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in FREEING:
+            return False
+        if self.flow.value(node.func).kind == MODULE or dotted(node.func) == "self":
+            return True
+        if self.flow.name_of(node).startswith("torch."):
+            return any(self._is_recorded(body, arg.value, depth) for arg in node.args)
+        return isinstance(node.func, cst.Attribute) and self._is_recorded(body, node.func.value, depth)
 
     def _is_own(self, body: Body, holder: cst.BaseExpression) -> bool:
         """Whether something is made in the function, or is read without its history: ``total.data.add_(loss)``."""
