@@ -45,7 +45,6 @@ class Asked(NamedTuple):
     """A model is called with something of which the function says where it comes from."""
 
     call: cst.Call
-    key: Key
     binding: Binding
     moved: bool
 
@@ -213,20 +212,23 @@ class LeftUnmoved(Rule):
         if self._moves_itself(call):
             return
         function = self.flow.function(call)
-        for arg in call.args[:1]:
-            node = arg.value
-            if isinstance(node, cst.Call):
-                if not _is_move(self, node) and dotted(node.func):
-                    said = Binding(node, node, self._source(node), self._says_device(node))
-                    yield Asked(call, "", said, said.moves)
-                continue
-            key = dotted(node)
-            bindings = [each for each in self._of(function, key) if self.source.comes_before(each.node, call)]
-            if bindings:
-                holder = bindings[0].value  # for batch in loader: ...   names = batch["x"]
-                moved = self._is_moved(function, key) or self.flow.value(node).place.is_there
-                moved = moved or any(self._is_moved(function, name) for name in _keys(holder) if name != key)
-                yield Asked(call, key, bindings[0], moved)
+        node = call.args[0].value
+        is_put = isinstance(node, cst.Call) and _is_move(self, node)
+        if is_put and isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            node = node.func.value  # self.model(batch.to(self.device))
+        while isinstance(node, cst.Subscript):
+            node = node.value
+        if isinstance(node, cst.Call):
+            moved = is_put or self._says_device(node)
+            yield Asked(call, Binding(node, node, self._source(node), moved), moved)
+            return
+        key = dotted(node)
+        bindings = [each for each in self._of(function, key) if self.source.comes_before(each.node, call)]
+        if bindings:
+            moved = is_put or self._is_moved(function, key) or self.flow.value(node).place.is_there
+            # for batch in loader: ids = batch["ids"]
+            moved |= any(self._is_moved(function, name) for name in _keys(bindings[0].value) if name != key)
+            yield Asked(call, bindings[0], moved)
 
     def _twins(self, group: list[Asked]) -> None:
         seen: set[cst.CSTNode] = set()
