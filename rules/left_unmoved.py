@@ -294,7 +294,7 @@ class LeftUnmoved(Rule):
 
     def _branches(self, node: cst.If) -> None:
         """``if mixed: x, y = self.mixed()`` and ``else: x = batch[0].to(device)``, above ``model(x)``."""
-        if not isinstance(node.orelse, cst.Else) or asks_for_device(self.code(node.test)):
+        if not isinstance(node.orelse, cst.Else) or asks_for_device(self.code(node.test).lower()):
             return
         function = self.flow.function(node)
         one, two = list(_assigned(node.body)), list(_assigned(node.orelse.body))
@@ -303,6 +303,8 @@ class LeftUnmoved(Rule):
             for assign, names in there:
                 if not isinstance(assign.value, cst.Call) or self._says_device(assign.value):
                     continue
+                if self.flow.move(assign.value) is not None:
+                    continue  # x = x.cpu()
                 if self._is_maker_of_place(dotted(assign.value.func)) or self.flow.value(assign.value).kind == DATA:
                     continue
                 if self.flow.factory(assign.value) is not None:
