@@ -102,9 +102,10 @@ class LeftUnmoved(Rule):
     There is no fix: where it is best moved hangs on what else is done with it.
 
     ## Limits
-    Silent in files that leave moves to accelerate or Lightning, where the model of the file moves anything itself, and
+    Silent in files that leave moves to accelerate or DataParallel, where the model of the file moves anything itself, and
     where anything in the function may have moved the value. Parts are told from lengths, names, and paths by their
-    names. Tentative throughout: a likeness shows what was meant, not where a value is.
+    names. A loader that moves its batches ahead (a prefetcher), handed to one of the twins, is not told from others.
+    Tentative throughout: a likeness shows what was meant, not where a value is.
 
     ## References
     - [torch.nn.Module.to](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
