@@ -102,8 +102,8 @@ class LeftUnmoved(Rule):
     There is no fix: where it is best moved hangs on what else is done with it.
 
     ## Limits
-    Silent in files that leave moves to accelerate or DataParallel, where the model of the file moves anything itself, and
-    where anything in the function may have moved the value. Parts are told from lengths, names, and paths by their
+    Silent in files that leave moves to accelerate or DataParallel, where the model of the file moves anything itself,
+    and where anything in the function may have moved the value. Parts are told from lengths, names, and paths by their
     names. A loader that moves its batches ahead (a prefetcher), handed to one of the twins, is not told from others.
     Tentative throughout: a likeness shows what was meant, not where a value is.
 
@@ -128,6 +128,8 @@ class LeftUnmoved(Rule):
             if model:
                 function = self.flow.function(call)
                 cls = function.cls if function is not None else None
+                if self._of(function, model.partition(".")[0]):
+                    continue  # model = build(); model(rows)   is no other function's model
                 asked[cls, model].extend(self._asked(call))
         for group in asked.values():
             self._twins(group)
