@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, cmp_to_key
 from typing import NamedTuple
 
 import libcst as cst
@@ -14,6 +14,7 @@ from devlint.flow.names import called_name, dotted, innermost_call, last_word, n
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import DATA, LOADER, MODULE
 from devlint.rule import Rule
+from devlint.rules._brought import words
 from devlint.rules._moves import short
 
 #: Names of what is a tensor in a batch, and is not read on the host as lengths, names and numbers of rows are.
@@ -142,7 +143,7 @@ class LeftUnmoved(Rule):
     def _parts(self, call: cst.Call) -> None:
         """``x, edges = split(graph)``, ``x = x.to(device)``, ``model(x, edges)``."""
         name = called_name(call)
-        if name in _TAKES_ANYTHING or self._moves_itself(call):
+        if name in _TAKES_ANYTHING:
             return
         groups: dict[object, tuple[list[cst.BaseExpression], list[cst.BaseExpression]]] = defaultdict(lambda: ([], []))
         for arg in call.args:
@@ -153,6 +154,8 @@ class LeftUnmoved(Rule):
             is_for_model = bool(self._model(call)) or LOSS_NAME.search(name) is not None
             if not left or len(left) > len(moved) or len(moved) < (1 if is_for_model else 2):
                 continue
+            if self._moves_itself(call):
+                return
             for node in left:
                 if _TENSOR_NAME.search(_name_of_part(node)):
                     beside = short(self.code(moved[0]))
@@ -297,12 +300,14 @@ class LeftUnmoved(Rule):
 
     def _branches(self, node: cst.If) -> None:
         """``if mixed: x, y = self.mixed()`` and ``else: x = batch[0].to(device)``, above ``model(x)``."""
-        if not isinstance(node.orelse, cst.Else) or asks_for_device(self.code(node.test).lower()):
+        if not isinstance(node.orelse, cst.Else):
             return
         function = self.flow.function(node)
         one, two = list(_assigned(node.body)), list(_assigned(node.orelse.body))
         for here, there in ((one, two), (two, one)):
             told = {name: assign for assign, names in here for name in names if _ends_in_move(self, assign.value)}
+            if not told or asks_for_device(self.code(node.test).lower()):
+                continue
             for assign, names in there:
                 if not isinstance(assign.value, cst.Call) or self._says_device(assign.value):
                     continue
@@ -362,8 +367,11 @@ class LeftUnmoved(Rule):
                 found[self.flow.function(node)][key].append(binding)
         for keys in found.values():
             for bindings in keys.values():
-                bindings.sort(key=lambda each: self.source.offsets(each.node)[0])
+                bindings.sort(key=cmp_to_key(self._in_order))
         return found
+
+    def _in_order(self, one: Binding, other: Binding) -> int:
+        return -1 if self.source.comes_before(one.node, other.node) else 1
 
     def _source(self, value: cst.BaseExpression) -> str:
         """What is called: `self.sampler.draw`, `torch.tensor`, `rows.util.as_rows`; empty for what is no call."""
@@ -414,7 +422,7 @@ class LeftUnmoved(Rule):
         return key in self._touched[function] or any(each.moves for each in self._of(function, key))
 
     def _says_device(self, value: cst.BaseExpression) -> bool:
-        return _SAYS_DEVICE.search(self.code(value)) is not None or any(
+        return _SAYS_DEVICE.search(words(value)) is not None or any(
             isinstance(part, cst.Call) and _is_move(self, part) for part in tree.walk(value)
         )
 
@@ -433,9 +441,9 @@ class LeftUnmoved(Rule):
         is_asked = MODEL_NAME.match(last_word(holder)) and not _NOT_ASKED.match(method)
         if not is_asked and self.flow.value(call.func).kind != MODULE and not MODEL_NAME.match(method or path):
             return ""
-        words = path.split(".")
-        named = [n for n, word in enumerate(words) if MODEL_NAME.match(word)]
-        return ".".join(words[: named[0] + 1]) if named else path  # model of model.encoder(x)
+        parts = path.split(".")
+        named = [n for n, part in enumerate(parts) if MODEL_NAME.match(part)]
+        return ".".join(parts[: named[0] + 1]) if named else path  # model of model.encoder(x)
 
     def _say(self, node: cst.CSTNode, message: str, beside: cst.CSTNode) -> None:
         self.report(node, message, notes=[self.note(beside, "this one is moved")], tentative=True)
@@ -449,7 +457,7 @@ def _is_move(rule: Rule, call: cst.Call) -> bool:
         if move is not None:
             return not move.target.is_host
         # not x.to(dtype=torch.half), x.to(other)
-        return name == "cuda" or any(_SAYS_DEVICE.search(rule.code(arg)) for arg in call.args)
+        return name == "cuda" or any(_SAYS_DEVICE.search(words(arg)) for arg in call.args)
     return _MOVER.search(name) is not None
 
 
