@@ -12,6 +12,7 @@ from devlint.flow.modules import has_tensors
 from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.place import HOST
 from devlint.flow.scope import Class, Function
+from devlint.flow.steps import function_called
 from devlint.flow.value import MODULE, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._brought import Brought, pairs, words
@@ -179,7 +180,7 @@ class ModelLeftOnHost(Rule):
             return None  # def train(net=None): net = net or Net()
         if isinstance(owner, Class) and (owner.is_module or not (owner.known_whole or self._moves_a_sibling(call))):
             return None
-        if self._is_made_on_device(call):
+        if self._is_made_on_device(call) or self._is_given_parts(call):
             return None
         if self._is_known(call):
             return call
@@ -206,6 +207,14 @@ class ModelLeftOnHost(Rule):
                 return True  # with torch.device("cuda"): net = build_net()
             around = self.enclosing(around, cst.With)
         return False
+
+    def _is_given_parts(self, call: cst.Call) -> bool:
+        """``cell = nn.GRUCell(8, 8); cell.weight_hh.data = gru.weight_hh_l0.data``, in what is called: it is there."""
+        called = function_called(self.flow, self.flow.function(call), call)
+        return called is not None and any(
+            isinstance(node, cst.AssignTarget) and dotted(node.target).endswith(".data")
+            for node in tree.walk(called.node.body)
+        )
 
     def _may_make_module(self, call: cst.Call, name: str) -> bool:
         """Whether a call of what is not looked into seems to build a module, and is told nothing about devices."""
