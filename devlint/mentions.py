@@ -159,9 +159,13 @@ def says(raw: bytes, path: str, question: str) -> bool:
 
 def _is_file_of(path: str, module: str) -> bool:
     """Whether the file at a path is what a dotted name leads to: ``/home/net/grid.py`` and ``net.grid``."""
+    return f".{dotted_path(path)}".endswith(f".{module}")
+
+
+def dotted_path(path: str) -> str:
+    """The path of a file as an import would name it, or of the package that it opens: ``net/grid.py``, ``net.grid``."""
     parts = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
-    named = module.split(".")
-    return [_NO_NAME.sub("_", part) for part in parts[-len(named) :]] == named
+    return ".".join(_NO_NAME.sub("_", part) for part in parts)
 
 
 def authors(head: str) -> set[str]:

@@ -7,7 +7,6 @@ would mind. Such findings are tentative.
 from __future__ import annotations
 
 import os
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import libcst as cst
 from devlint.flow.names import dotted, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
-from devlint.mentions import below, named_at
+from devlint.mentions import below, dotted_path, named_at
 from devlint.source import Definition
 from devlint.testcode import is_test_file
 
@@ -39,8 +38,6 @@ _CALLED_BY_NAME = frozenset(
 _CALL_NO_MORE = frozenset(
     {"object", "torch.nn.Module", "torch.autograd.Function", "torch.optim.Optimizer", "torch.utils.data.Dataset"}
 )
-#: What no module's name holds.
-_NO_NAME = re.compile(r"\W")
 #: Makes commands of all functions of a file.
 _COMMANDS_OF_ALL = "fire.Fire("
 
@@ -161,5 +158,4 @@ def _is_marked(definition: Definition) -> bool:
 def _module(view: View) -> str:
     """The file, or the package it opens, as an import from the folder above the project names it."""
     above = os.path.dirname(os.path.dirname(view.index.all_files(view.path)))
-    path = view.path.removesuffix(".py").removesuffix(f"{os.sep}__init__")
-    return ".".join(_NO_NAME.sub("_", part) for part in below(above, path).split(os.sep))
+    return dotted_path(below(above, view.path))

@@ -15,7 +15,9 @@ from devlint.flow.place import Place
 from devlint.flow.scope import Function
 from devlint.flow.value import DATA, THING, Value
 from devlint.rule import Rule
+from devlint.rules._made import is_use
 from devlint.rules._shown import is_chosen, leaves_on_host
+from devlint.rules._training import is_inside
 
 #: Methods that give what is on the host, or is no tensor.
 _LEAVE = frozenset("cpu numpy tolist item size dim numel keys state_dict parameters".split())
@@ -39,24 +41,15 @@ class Brought:
 
     def mentions(self, name: str, scope: cst.CSTNode) -> list[cst.Name]:
         """Every use of a name in a function, the functions inside it included, or in the file."""
-        return [node for node in self._by_name.get(name, ()) if self._stands_in(node, scope)]
+        return [node for node in self._by_name.get(name, ()) if is_inside(self.rule.flow, node, scope)]
 
     @cached_property
     def _by_name(self) -> dict[str, list[cst.Name]]:
         found: defaultdict[str, list[cst.Name]] = defaultdict(list)
         for node in self.rule.source.nodes_of(cst.Name):
-            parent = self.rule.parent(node)
-            if not (isinstance(parent, cst.Attribute) and parent.attr is node) and not (
-                isinstance(parent, cst.Arg) and parent.keyword is node
-            ):
+            if is_use(self.rule, node):
                 found[node.value].append(node)
         return found
-
-    def _stands_in(self, node: cst.CSTNode, scope: cst.CSTNode) -> bool:
-        above: cst.CSTNode | None = node
-        while above is not None and above is not scope:
-            above = self.rule.parent(above)
-        return above is scope
 
     def operand(self, call: cst.Call) -> cst.BaseExpression | None:
         """The first argument of a call that is on a device."""
@@ -122,8 +115,7 @@ class Brought:
         value = self.rule.flow.value(device)
         if value.kind == DATA and isinstance(device, cst.Name):
             # device = f"cuda:{args.gpu}" if args.gpu is not None else "cpu"
-            bound = [value for name, value in self._bound() if name == device.value]
-            return any("cuda" in self.rule.code(each) for each in bound)
+            return any("cuda" in self.rule.code(each) for each in self._bound.get(device.value, ()))
         return value.place.is_there and not leaves_on_host(self.rule, device) and not self._follows(value.place)
 
     def _is_chosen(self, value: Value) -> bool:
@@ -134,12 +126,17 @@ class Brought:
         head, _, last = place.name.rpartition(".")
         if head and head != "self" and last == "device" and _FOLLOWS.search(place.name):
             return True
-        return any(name == place.name and _FOLLOWS.search(self.rule.code(value)) for name, value in self._bound())
+        return any(_FOLLOWS.search(self.rule.code(value)) for value in self._bound.get(place.name, ()))
 
-    def _bound(self) -> Iterator[tuple[str, cst.BaseExpression]]:
+    @cached_property
+    def _bound(self) -> dict[str, list[cst.BaseExpression]]:
+        """What each name of the file is bound to, in whichever function."""
+        found: defaultdict[str, list[cst.BaseExpression]] = defaultdict(list)
         for assign in self.rule.source.nodes_of(cst.Assign):
             for target in assign.targets:
-                yield from _named(target.target, assign.value)
+                for name, value in _named(target.target, assign.value):
+                    found[name].append(value)
+        return found
 
 
 def words(node: cst.CSTNode) -> str:

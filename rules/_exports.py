@@ -9,6 +9,7 @@ import libcst as cst
 from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._switches import tests_above
 from devlint.testcode import near
 
 #: Files, and functions, that bring a model into another format.
@@ -42,12 +43,8 @@ def is_of_export(rule: Rule, node: cst.CSTNode) -> bool:
 
 def _is_asked_for(rule: Rule, node: cst.CSTNode) -> bool:
     """``if self.onnx_trace: scores = torch.where(mask, torch.Tensor([low]), scores)``"""
-    above = rule.parent(node)
-    while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):
-        if isinstance(above, cst.If | cst.IfExp) and dotted(above.test):
-            return _FLAG.search(last_word(dotted(above.test))) is not None
-        above = rule.parent(above)
-    return False
+    named = (dotted(test) for test, _, _ in tests_above(rule, node))
+    return _FLAG.search(last_word(next(filter(None, named), ""))) is not None
 
 
 def records(rule: Rule) -> bool:

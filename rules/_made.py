@@ -12,6 +12,7 @@ from devlint.flow.facts import Move
 from devlint.flow.names import dotted
 from devlint.flow.value import DTYPE
 from devlint.rule import Rule
+from devlint.rules._training import is_inside
 
 #: What a factory's result may go through without being computed with: the same calls give the same on a device.
 _REARRANGE = (
@@ -164,21 +165,19 @@ def _binds(flow: Flow, line: cst.SimpleStatementLine, name: str) -> Made | None:
 
 def mentions_of(rule: Rule, name: str, scope: cst.CSTNode) -> list[cst.Name]:
     """Every use of a name in a function, the functions inside it included, or in the file."""
-    found = []
-    for node in rule.source.nodes_named("Name"):
-        if not isinstance(node, cst.Name) or node.value != name:
-            continue
-        parent = rule.parent(node)
-        if isinstance(parent, cst.Attribute) and parent.attr is node:
-            continue
-        if isinstance(parent, cst.Arg) and parent.keyword is node:
-            continue
-        above: cst.CSTNode | None = node
-        while above is not None and above is not scope:
-            above = rule.parent(above)
-        if above is scope:
-            found.append(node)
-    return found
+    return [
+        node
+        for node in rule.source.nodes_of(cst.Name)
+        if node.value == name and is_use(rule, node) and is_inside(rule.flow, node, scope)
+    ]
+
+
+def is_use(rule: Rule, node: cst.Name) -> bool:
+    """Whether a name stands for what it is bound to: not ``name`` of ``x.name``, nor of ``f(name=x)``."""
+    above = rule.parent(node)
+    if isinstance(above, cst.Attribute):
+        return above.attr is not node
+    return not (isinstance(above, cst.Arg) and above.keyword is node)
 
 
 def statement_in(rule: Rule, block: cst.CSTNode, node: cst.CSTNode) -> cst.CSTNode | None:

@@ -27,6 +27,7 @@ from devlint.rules._arguments import handed_in
 from devlint.rules._portability import leaves
 from devlint.rules._recurs import calls_of
 from devlint.rules._switches import tests_above
+from devlint.rules._training import is_inside
 from devlint.testcode import is_test_file
 
 #: What puts a thing on the host, or makes numbers of it.
@@ -93,7 +94,7 @@ class _Sources:
             if isinstance(each.statement, cst.CompFor):
                 found.append(each.value)
                 continue
-            if not source.comes_before(each.statement, use) or use in set(tree.walk(each.value)):
+            if not source.comes_before(each.statement, use) or is_inside(self.rule.flow, use, each.value):
                 continue
             found.append(each.value)
             if not each.adds and self._is_always_run(each.statement, use):

@@ -16,6 +16,7 @@ from devlint.flow.value import DATA, LOADER, MODULE
 from devlint.rule import Rule
 from devlint.rules._brought import words
 from devlint.rules._moves import short
+from devlint.rules._training import is_inside
 
 #: Names of what is a tensor in a batch, and is not read on the host as lengths, names and numbers of rows are.
 _TENSOR_NAME = re.compile(
@@ -210,8 +211,7 @@ class LeftUnmoved(Rule):
         ref = self.flow.value(call.func).ref
         if isinstance(ref, Class):
             return any(method.moves_something for cls in ref.lineage for method in cls.methods.values())
-        name = called_name(call)
-        return any(f.name == name and f.moves_something for f in self.flow.scope.functions.values())
+        return called_name(call) in self._movers
 
     # twins --------------------------------------------------------------------------------------
 
@@ -270,8 +270,12 @@ class LeftUnmoved(Rule):
 
     def _is_maker_of_place(self, source: str) -> bool:
         """``batch = self.next_batch()``: a function of the file that moves what it gives."""
-        name = last_word(source)
-        return any(f.name == name and f.moves_something for f in self.flow.scope.functions.values())
+        return last_word(source) in self._movers
+
+    @cached_property
+    def _movers(self) -> frozenset[str]:
+        """The names of the file's functions and methods that move anything."""
+        return frozenset(each.name for each in self.flow.scope.functions.values() if each.moves_something)
 
     def _entries(self) -> None:
         """``batch["image"].to(self.device)`` in one method, and ``batch["image"]`` in another that is handed one."""
@@ -334,7 +338,7 @@ class LeftUnmoved(Rule):
     def _is_put_outside(self, function: Function | None, name: str, node: cst.If) -> bool:
         """``x = x.to(device)`` below both branches."""
         return any(
-            _is_move(self, call) and name in _keys(call) and not _holds(self, node, call)
+            _is_move(self, call) and name in _keys(call) and not is_inside(self.flow, call, node)
             for call in self._calls[function]
         )
 
@@ -342,7 +346,7 @@ class LeftUnmoved(Rule):
         return any(
             bool(self._model(call)) and any(dotted(arg.value) == name for arg in call.args)
             for call in self._calls[function]
-            if self.source.comes_before(node, call) and not _holds(self, node, call)
+            if self.source.comes_before(node, call) and not is_inside(self.flow, call, node)
         )
 
     # what a function says of a name -------------------------------------------------------------
@@ -505,10 +509,3 @@ def _assigned(block: cst.BaseSuite) -> Iterator[tuple[cst.Assign, set[str]]]:
         for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             if isinstance(small, cst.Assign):
                 yield small, names_bound(*(each.target for each in small.targets))
-
-
-def _holds(rule: Rule, outer: cst.CSTNode, inner: cst.CSTNode) -> bool:
-    above: cst.CSTNode | None = inner
-    while above is not None and above is not outer:
-        above = rule.parent(above)
-    return above is outer

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cached_property
 
 import libcst as cst
 
@@ -113,7 +114,7 @@ class ModelLeftOnHost(Rule):
         if not _PUTS.search(text) or self.flow.default_place != HOST or self.flow.scope.wraps_models:
             return
         brought = Brought(self)
-        for holder, bound in self._holders().items():
+        for holder, bound in self._holders.items():
             makers = [self._maker(each, holder) for each in bound]
             if None in makers:
                 continue
@@ -130,6 +131,7 @@ class ModelLeftOnHost(Rule):
 
     # what holds models --------------------------------------------------------------------------
 
+    @cached_property
     def _holders(self) -> dict[_Holder, list[cst.BaseExpression]]:
         """The names and attributes that are bound to what calls give, and to nothing else."""
         found: defaultdict[_Holder, list[cst.BaseExpression]] = defaultdict(list)
@@ -301,9 +303,9 @@ class ModelLeftOnHost(Rule):
     def _device_at(self, maker: cst.Call, use: Use) -> str | None:
         """What names the device where the model is built."""
         function = self.flow.function(maker)
-        told = next((p for p in function.params if names_device(p.name.value)), None) if function is not None else None
+        told = _device_param(function) if function is not None else None
         if told is not None:
-            return told.name.value
+            return told
         there = self.flow.value(use.operand)
         device = device_expression(self.flow, maker, use.operand, there)
         if device is None and bound_before(self.flow, there.place.name, maker):
@@ -348,7 +350,7 @@ class ModelLeftOnHost(Rule):
         """``def score(net, loader, device): net.to(device); ...`` beside a function that moves the batches only."""
         handed = defaultdict(list)
         for function in self.flow.scope.functions.values():
-            device = next((p.name.value for p in function.params if names_device(p.name.value)), None)
+            device = _device_param(function)
             for name in function.param_names & function.called if device is not None else ():
                 handed[name].append((function, str(device)))
         for name, functions in handed.items():
@@ -395,7 +397,7 @@ class ModelLeftOnHost(Rule):
 
     def _judge_loader(self, function: Function, brought: Brought) -> None:
         """``def load(path, device): net = Net(); net.load_state_dict(torch.load(path, map_location=device))``"""
-        device = next((p.name.value for p in function.params if names_device(p.name.value)), None)
+        device = _device_param(function)
         if device is None or function.is_replaced:
             return
         read = brought.mentions(device, function.node.body)
@@ -405,7 +407,7 @@ class ModelLeftOnHost(Rule):
             if not isinstance(node, cst.Return) or not isinstance(node.value, cst.Name):
                 continue
             holder = (node.value.value, function)
-            bound = self._holders().get(holder, [])
+            bound = self._holders.get(holder, [])
             uses = Uses(self, brought)
             if (
                 bound
@@ -471,6 +473,11 @@ _RUNS_ELSEWHERE = re.compile(r"wrap|trt|tensorrt|onnx|session|engine|runtime|bac
 _MAKES = re.compile(
     r"_?(load|build|make|get|create|init|construct|instantiate)_?\w*(model|net|encoder|decoder|\b)|from_"
 )
+
+
+def _device_param(function: Function) -> str | None:
+    """The parameter by which a function is told a device."""
+    return next((each.name.value for each in function.params if names_device(each.name.value)), None)
 
 
 def _is_class(word: str) -> bool:

@@ -11,6 +11,7 @@ from devlint.flow.value import DATA, DICT, LIST, MODULE, TENSOR, TUPLE, UNKNOWN_
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._moves import short
+from devlint.rules._training import is_inside
 
 #: Functions and methods that want the indices and what they pick from on one device, and where each is given.
 _PICKERS = {"torch.index_select": (2, "index"), "torch.gather": (2, "index"), "torch.take": (1, "index")}
@@ -200,7 +201,9 @@ class MovedTooLate(Rule):
         if not isinstance(asked, cst.Name) or (model, target) not in self._homes:
             return
         bindings = self._bindings(asked.value, done)
-        before = [each for each in bindings if self.source.comes_before(each, done) and not _holds(each, done)]
+        before = [
+            each for each in bindings if self.source.comes_before(each, done) and not is_inside(self.flow, done, each)
+        ]
         if not before or not isinstance(before[-1], cst.Call) or self.flow.value(asked).place.is_there:
             return
         if any(_is_put(part) for part in tree.walk(before[-1])) or "device" in self.code(before[-1]):
@@ -260,10 +263,6 @@ def _target(call: cst.Call) -> cst.BaseExpression | None:
 def _bound_in(line: cst.CSTNode) -> set[str]:
     targets = [each.target for each in tree.walk(line) if isinstance(each, cst.AssignTarget | cst.For | cst.AugAssign)]
     return names_bound(*targets)
-
-
-def _holds(outer: cst.CSTNode, inner: cst.CSTNode) -> bool:
-    return any(part is inner for part in tree.walk(outer))
 
 
 def _is_put(node: cst.CSTNode) -> bool:
