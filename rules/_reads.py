@@ -12,13 +12,13 @@ from devlint.flow import Flow
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Wait
 from devlint.flow.hypothesis import names_device
-from devlint.flow.loops import Loop, holder, loop_of, loops_around, runs_sometimes
-from devlint.flow.names import called_name, dotted, target_names
+from devlint.flow.loops import Loop, holder, loop_of, runs_sometimes
+from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR, THING
 from devlint.flow.waiting import picks_by_mask
 from devlint.rules._arguments import handed_in
-from devlint.rules._recurs import calls_of, trains
+from devlint.rules._recurs import calls_of
 
 #: Waits for single numbers, in the words of the flow: not for the bytes of a copy.
 READ_AS_NUMBERS = ("item", "tolist", "float", "int", "bool", "format", "print", "index", "in")
@@ -128,37 +128,6 @@ def _waits_otherwise(flow: Flow, repeated: cst.CSTNode) -> bool:
         if isinstance(element, cst.Name) and (element.value in bound or loop is None or not loop.binds(element.value)):
             continue
         if loop is None or not runs_sometimes(flow, node, loop):
-            return True
-    return False
-
-
-def copies_in_turn(flow: Flow, repeated: cst.CSTNode) -> bool:
-    """Whether each turn of a loop copies something to the host, and waits for it in any case."""
-    # for i, x in enumerate(made): x = x[: sizes[i]]; save(vocoder(x).cpu())
-    return isinstance(repeated, cst.For) and any(
-        isinstance(node, cst.Call)
-        and isinstance(node.func, cst.Attribute)
-        and node.func.attr.value in ("cpu", "numpy")
-        and not flow.value(node.func.value).place.is_host
-        for node in tree.walk(repeated.body)
-    )
-
-
-def follows_decoding(flow: Flow, repeated: cst.CSTNode) -> bool:
-    """Whether the rows that a loop reads come after a model was run for token by token in the same batch."""
-    # out = net.generate(ids); for i in range(n): text(ids[i].tolist())   a wait for each token went before
-    function = flow.function(repeated)
-    around = function.node if function is not None else flow.source.module
-    start = flow.source.offsets(repeated)[0]
-    outer = {loop.node for loop in loops_around(flow, repeated)}
-    for node in tree.walk(around):
-        if isinstance(node, cst.Call) and called_name(node) == "generate" and flow.source.offsets(node)[0] < start:
-            return True
-        if not isinstance(node, cst.For | cst.While) or node in outer or flow.source.offsets(node)[1] > start:
-            continue
-        inner = loop_of(flow, node.body)
-        # while length < longest: scores = net(ids); ...
-        if inner is not None and inner.works and loop_of(flow, node) is not None and not trains(inner):
             return True
     return False
 
