@@ -438,6 +438,10 @@ class View:
         root = os.path.dirname(self.index.all_files(self.path))
         return self.some_file_says(f"redirects {folder_below(root, self.path)}") is True
 
+    def is_built_on_host(self, name: str) -> bool:
+        """Whether a file of the project builds a class of that name, or calls such a function, with the host."""
+        return self.some_file_says(f"hosts {name}") is True
+
     def credits_only_others(self, authors: Iterable[str]) -> bool:
         """Whether the packages of the file, or the project's setup, say whose work they are, and none names these."""
         root = os.path.dirname(self.index.all_files(self.path))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "credits"})
+QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "credits", "hosts"})
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -67,7 +67,8 @@ class Mentions:
         names what that defines, or takes over all its names. ``uses NAME``: it reads an attribute of that name.
         ``defines FILE NAME``: it is called that, is no test and defines that. ``redirects FOLDER``: it is in that
         folder of the root, or in the root itself, and has new tensors made elsewhere than on the host. ``credits
-        WORD``: its head says that it is by somebody of that name.
+        WORD``: its head says that it is by somebody of that name. ``hosts NAME``: it is no test and calls that with
+        the host for a device.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -146,6 +147,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and _found(_defines(name), raw)
     if what == "uses":
         return name in raw and _found(_uses(name), raw)
+    if what == "hosts":
+        return name in raw and not is_test_file(path) and _found(_hosts(name), raw)
     if not path.endswith(_CODE):
         return name in raw and _found(_word(name), raw)
     module = names[0].encode()
@@ -215,6 +218,14 @@ def _defines(name: bytes) -> re.Pattern[bytes]:
 def _uses(name: bytes) -> re.Pattern[bytes]:
     """``x.name``, or the name as a string, by which it may be looked up."""
     return re.compile(rb"(?:\.\s*|[\"'`])" + re.escape(name) + rb"\b")
+
+
+@lru_cache(maxsize=64)
+def _hosts(name: bytes) -> re.Pattern[bytes]:
+    """``Rope("cpu", config)``, ``Rope(width(8), device=torch.device("cpu"))``."""
+    return re.compile(
+        rb"(?<!\bclass )\b" + re.escape(name) + rb"\((?:[^()]|\([^()]*\)){0,1000}?(?:\bdevice\()?[\"']cpu[\"']"
+    )
 
 
 @lru_cache(maxsize=64)

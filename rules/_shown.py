@@ -123,7 +123,9 @@ def is_chosen(rule: Rule, value: Value) -> bool:
         return True  # home = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not is_named:
         return _is_fed_there(rule, place)
-    return head in function.assigned or _is_told(rule, function, head)
+    if head in function.assigned:
+        return True
+    return _is_told(rule, function, head) and not (function.name == "__init__" and _is_built_on_host(rule, function))
 
 
 def _is_fed_there(rule: Rule, place: Place) -> bool:
@@ -135,15 +137,27 @@ def _is_fed_there(rule: Rule, place: Place) -> bool:
 
 
 def _is_told_to_constructor(rule: Rule, place: Place) -> bool:
-    """``self.device``, unless that is a parameter of the constructor that nobody in the file gives."""
+    """``self.device``, unless that is a parameter of the constructor that nobody in the file gives, or somebody gives
+    as the host."""
     cls = next((c for c in rule.flow.scope.classes.values() if c.scope == place.scope), None)
     name = place.name.removeprefix("self.")
     for statement, _ in rule.flow.stores(cls, name) if cls is not None else ():
         setter = rule.flow.function(statement)
         given = dotted(statement.value) if isinstance(statement, cst.Assign) else ""
-        if setter is not None and given in setter.param_names - setter.assigned and not _is_told(rule, setter, given):
+        if setter is None or given not in setter.param_names - setter.assigned:
+            continue
+        if not _is_told(rule, setter, given):
+            return False
+        if _is_built_on_host(rule, setter):
             return False
     return True
+
+
+def _is_built_on_host(rule: Rule, function: Function) -> bool:
+    """Whether a function constructs objects of which some, somewhere in the project, are told to stay on the host:
+    ``Rope("cpu", config)``."""
+    project = rule.flow.project
+    return project is not None and function.cls is not None and project.is_built_on_host(function.cls.name)
 
 
 def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, ...] = ()) -> bool:

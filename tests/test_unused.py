@@ -241,6 +241,31 @@ def test_only_an_attribute_or_a_string_is_a_use(raw: bytes) -> None:
     assert says(raw + b"\nx.this()", "a.py", "uses this")
 
 
+@pytest.mark.parametrize(
+    ("call", "rules"),
+    [
+        ("Rope('cpu', 8)", []),
+        ("Rope(dim=width(8), device=torch.device('cpu'))", []),
+        ("Rope('cuda', 8)", ["tensor-without-device"]),
+        ("Rope(home, 8)\nwave = Wave('cpu')", ["tensor-without-device"]),
+        ("Rope(home, 8)  # Rope('cpu', 8)", ["tensor-without-device"]),
+    ],
+)
+def test_an_object_that_somebody_builds_with_the_host_may_work_there(
+    tmp_path: Path, call: str, rules: list[str]
+) -> None:
+    rope = (
+        "import torch\n\n\nclass Rope:\n    def __init__(self, device, dim):\n        self.device = device\n"
+        "        self.steps = torch.arange(dim, device=self.device)\n\n    def turn(self, n):\n"
+        "        return self.steps * torch.zeros(n, 1)\n"
+    )
+    run_it = f"from pkg.rope import Rope\n\nrope = {call}\nrope.turn(3)\n"
+    write(tmp_path, **{"pkg/__init__.py": "", "pkg/rope.py": rope, "run.py": run_it})
+    assert found(tmp_path, "pkg/rope.py") == rules
+    write(tmp_path, **{"run.py": "from pkg.rope import Rope\n", "tests/test_rope.py": run_it})
+    assert found(tmp_path, "pkg/rope.py") == ["tensor-without-device"]
+
+
 def test_what_would_end_a_test_is_tentative_in_tests(tmp_path: Path) -> None:
     made = "    x = torch.ones(3, device='cuda')\n    y = torch.ones(3)\n"
     code = f"import torch\n\n\ndef test_sum():\n{made}    assert (x + y).sum()\n"
