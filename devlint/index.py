@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from devlint.ledger import Basis, Fact, Ledger, Seen
-from devlint.mentions import ALL_FILES, ANYBODY, QUESTIONS, TOO_MANY, Mentions, folder_below, says
+from devlint.mentions import ALL_FILES, ANYBODY, QUESTIONS, TOO_MANY, Mentions, below, dotted_path, folder_below, says
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.state import digest, is_settled, state
 
@@ -432,6 +432,20 @@ class View:
             return None
         self._ask(found or whole, question)  # a yes rests on the one file that says so
         return bool(found)
+
+    def in_project(self) -> str:
+        """The file's path as it is from the root of its project; whole where no project is marked as one."""
+        whole = self.index.all_files(self.path)
+        return below(os.path.dirname(whole), self.path) if whole else self.path
+
+    def module(self) -> str:
+        """The file, or the package it opens, as an import from the folder above the project names it."""
+        above = os.path.dirname(os.path.dirname(self.index.all_files(self.path)))
+        return dotted_path(below(above, self.path))
+
+    def is_imported(self) -> bool:
+        """Whether a file of the project imports this one, as far as anybody knows."""
+        return self.some_file_says(f"imports {self.module()}") is not False
 
     def redirects(self) -> bool:
         """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""

@@ -64,11 +64,11 @@ class Mentions:
         """The first file of the project that says yes to a question; nothing where none does.
 
         ``imports MODULE NAME``: it imports the file of that dotted name, or one that is called like its last part, and
-        names what that defines, or takes over all its names. ``uses NAME``: it reads an attribute of that name.
-        ``defines FILE NAME``: it is called that, is no test and defines that. ``redirects FOLDER``: it is in that
-        folder of the root, or in the root itself, and has new tensors made elsewhere than on the host. ``credits
-        WORD``: its head says that it is by somebody of that name. ``hosts NAME``: it is no test and calls that with
-        the host for a device.
+        names what that defines, or takes over all its names; without a name, it imports the file. ``uses NAME``: it
+        reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
+        ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
+        elsewhere than on the host. ``credits WORD``: its head says that it is by somebody of that name. ``hosts NAME``:
+        it is no test and calls that with the host for a device.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -150,11 +150,13 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if what == "hosts":
         return name in raw and not is_test_file(path) and _found(_hosts(name), raw)
     if not path.endswith(_CODE):
-        return name in raw and _found(_word(name), raw)
+        return len(names) == 2 and name in raw and _found(_word(name), raw)
     module = names[0].encode()
     stem = module.rpartition(b".")[2]
     if stem not in raw or _is_file_of(path, names[0]):
         return False  # what a file says of its own definitions is asked of its flow
+    if len(names) == 1:
+        return _leads(_imports(stem), raw, module)
     if name in raw and _found(_word(name), raw) and _leads(_imports(stem), raw, module):
         return True
     return b"import *" in raw and _leads(_takes_all(stem), raw, module)

@@ -11,7 +11,7 @@ import importlib.util
 import pkgutil
 import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from devlint.finding import GROUPS, Edit, Finding, Fix, Note, Span
@@ -101,13 +101,19 @@ class Rule:
         """Whether the place of a file, or what the rest of the project says, makes a finding tentative."""
         from devlint.unused import is_unused
 
-        if self.raises and is_test_file(self.source.path):
+        if self.raises and self.in_tests:
             return True
         if self.flow.project is None:
             return False
         if self.assumes_host_default and self.flow.project.redirects():
             return True
         return is_unused(self.flow, node)
+
+    @cached_property
+    def in_tests(self) -> bool:
+        """Whether the file is test code, by its place in the project."""
+        project = self.flow.project
+        return is_test_file(project.in_project() if project is not None else self.source.path)
 
     def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:
         """Notes on definitions in other files without which what is reported, or noted, would not be known."""

@@ -15,7 +15,7 @@ import libcst as cst
 from devlint.flow.names import dotted, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
-from devlint.mentions import below, dotted_path, named_at
+from devlint.mentions import named_at
 from devlint.source import Definition
 from devlint.testcode import is_test_file
 
@@ -55,7 +55,7 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
         return False
     if view.is_in_package() and _is_kept_by_tests(view, definitions[0].name.value):
         return True
-    if is_test_file(view.path):
+    if is_test_file(view.in_project()):
         return False
     if any(_is_left_over(flow, outer, inner) for outer, inner in pairwise(definitions)):
         return True
@@ -87,8 +87,7 @@ def _is_left_over(flow: Flow, outer: Definition, inner: Definition) -> bool:
 
 def _is_kept_by_tests(view: View, name: str) -> bool:
     """Whether a package among the tests has what the file of that name in the project itself defines, too."""
-    whole = view.index.all_files(view.path)
-    if not whole or not is_test_file(below(os.path.dirname(whole), view.path)):
+    if not view.index.all_files(view.path) or not is_test_file(view.in_project()):
         return False
     return view.some_file_says(f"defines {os.path.basename(view.path)} {name}") is True
 
@@ -124,7 +123,7 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
             asked.add(by)
             if _is_named(flow, view, by, asked):
                 return True
-    return view.some_file_says(f"imports {_module(view)} {name}") is not False
+    return view.some_file_says(f"imports {view.module()} {name}") is not False
 
 
 def _is_unused_method(flow: Flow, view: View, cls: cst.ClassDef, method: cst.FunctionDef) -> bool:
@@ -153,9 +152,3 @@ def _outside_bases(flow: Flow, view: View, node: cst.ClassDef) -> set[str]:
 def _is_marked(definition: Definition) -> bool:
     """Whether a decorator may register it, or make a command of it."""
     return any(last_word(name) not in _PLAIN for name in decorators(definition))
-
-
-def _module(view: View) -> str:
-    """The file, or the package it opens, as an import from the folder above the project names it."""
-    above = os.path.dirname(os.path.dirname(view.index.all_files(view.path)))
-    return dotted_path(below(above, view.path))

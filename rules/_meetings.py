@@ -16,7 +16,7 @@ from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, Function
 from devlint.rule import Rule
 from devlint.rules._exports import records
 from devlint.rules._switches import is_switched_off
-from devlint.testcode import is_test_file, near
+from devlint.testcode import near
 
 #: Parts of a path where what is handed to a function is on the host: data is read, programs show or try something.
 _OF_DATA = re.compile(
@@ -37,7 +37,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     """Those that are sure, and those with what a function of the project's device side was handed."""
     if _runs_on_host(rule):
         return
-    of_test = is_test_file(rule.source.path)
+    of_test = rule.in_tests
     for meeting in rule.flow.facts.meetings.values():
         if _is_supposed(rule, meeting) and (of_test or _stays_on_host(rule, meeting)):
             continue
@@ -196,10 +196,14 @@ def _stays_on_host(rule: Rule, meeting: Meeting) -> bool:
     function = rule.flow.function(meeting.node)
     if function is None or reads_array(rule, function, meeting.there.place.name):
         return True
-    text = rule.source.text
-    if function.cls is None or _OF_DEVICES.search(text):
+    if function.cls is None or speaks_of_devices(rule):
         return False
     return any(rule.code(call.func) == function.cls.name for call in rule.source.nodes_of(cst.Call))
+
+
+def speaks_of_devices(rule: Rule) -> bool:
+    """Whether a file has to do with devices, or with what moves things by itself."""
+    return _OF_DEVICES.search(rule.source.text) is not None
 
 
 def is_dead(rule: Rule, node: cst.CSTNode) -> bool:

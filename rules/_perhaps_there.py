@@ -28,7 +28,6 @@ from devlint.rules._portability import leaves
 from devlint.rules._recurs import calls_of
 from devlint.rules._switches import tests_above
 from devlint.rules._training import is_inside
-from devlint.testcode import is_test_file
 
 #: What puts a thing on the host, or makes numbers of it.
 _TO_HOST = re.compile(r"\.cpu\(|[\"']cpu\b|\.tolist\(|\.numpy\(|\.item\(")
@@ -251,7 +250,7 @@ def _added(call: cst.Call) -> tuple[cst.BaseExpression, cst.BaseExpression] | No
 
 def perhaps_there(rule: Rule) -> Iterator[Read]:
     """Reads of tensors that nothing brings to the host."""
-    if is_test_file(rule.source.path) or "numpy" not in rule.source.text or not _allows_for_devices(rule):
+    if rule.in_tests or "numpy" not in rule.source.text or not _allows_for_devices(rule):
         return
     sources: dict[Function, _Sources] = {}
     for call, operand in _reads(rule):

@@ -16,7 +16,6 @@ from devlint.flow.value import DEVICE, NAME, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._meetings import calls_of
 from devlint.rules._places import bound_before
-from devlint.testcode import is_test_file
 
 #: Words by which a test, a name or a decorator speaks of kinds of devices, or of what only one kind has.
 _ANYWHERE = "cuda|gpu|nccl|triton|nvidia|deepspeed|fp16|float16|autocast|scaler"
@@ -153,7 +152,7 @@ class Surroundings:
     @cached_property
     def is_test(self) -> bool:
         """Whether the file holds tests."""
-        return is_test_file(self.source.path)
+        return self.rule.in_tests
 
     @cached_property
     def demands_cuda(self) -> bool:

@@ -22,8 +22,8 @@ from devlint.flow.steps import is_under_test
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._exports import is_of_export, records
-from devlint.rules._meetings import calls_of, is_off
-from devlint.testcode import is_test_file, near
+from devlint.rules._meetings import calls_of, is_off, speaks_of_devices
+from devlint.testcode import near
 
 #: Files whose modules may run where data is read, before anything is moved.
 _OF_DATA = re.compile(
@@ -80,7 +80,16 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
 
 def _is_on_host_there(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether modules may stay on the host there: tests hand them what they made, and exports trace them."""
-    return is_test_file(rule.source.path) or records(rule) or is_of_export(rule, node)
+    return rule.in_tests or records(rule) or is_of_export(rule, node) or _is_of_host_script(rule)
+
+
+def _is_of_host_script(rule: Rule) -> bool:
+    """``if __name__ == "__main__": main()`` of a file that never speaks of a device and that no other one imports: its
+    modules are run there, on the host."""
+    if "__main__" not in rule.source.text or speaks_of_devices(rule):
+        return False
+    project = rule.flow.project
+    return project is not None and not project.is_imported()
 
 
 def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:

@@ -16,7 +16,6 @@ from devlint.rule import Rule
 from devlint.rules._moves import destination
 from devlint.rules._places import origin_note
 from devlint.rules._tensor_use import OF_TENSORS, is_used_as_tensor
-from devlint.testcode import is_test_file
 
 
 class DiscardedMove(Rule):
@@ -240,12 +239,7 @@ class DiscardedMove(Rule):
     def _is_stub(self, node: cst.CSTNode, how: str) -> bool:
         """Whether a test's own object is moved here: ``class Out: def to(self, device): self.values.to(device)``."""
         function = self.flow.function(node)
-        return (
-            function is not None
-            and function.cls is not None
-            and function.name == how
-            and is_test_file(self.source.path)
-        )
+        return function is not None and function.cls is not None and function.name == how and self.in_tests
 
     def _is_skipped(self, node: cst.CSTNode) -> bool:
         """Whether the test, or the class of tests, never runs: ``@unittest.skip("broken")``"""

@@ -9,7 +9,6 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.testcode import is_test_file
 
 _RANKS = frozenset(
     "torch.distributed.get_rank torch.distributed.distributed_c10d.get_rank horovod.torch.rank "
@@ -88,7 +87,7 @@ class GlobalRankAsDevice(Rule):
             "get_rank" in text or ".rank()" in text or any(word in text for word in _VARIABLES)
         ) or _ONE_MACHINE.search(text):
             return
-        if is_test_file(self.source.path):
+        if self.in_tests:
             return  # tests/test_parallel.py is run on one machine
         ranks = self._ranks()
         misnamed = self._misnamed()

@@ -13,7 +13,6 @@ from devlint.rule import Rule
 from devlint.rules._lost_choices import lost_choices
 from devlint.rules._moves import short
 from devlint.rules._portability import Chosen, Implied, Surroundings, is_device_name, told_to_device
-from devlint.testcode import is_test_file
 
 _NAMES_DEVICE = re.compile(r"(^|_)device(_map)?$")
 _KINDS = frozenset({"cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa"})
@@ -88,7 +87,7 @@ class HardCodedDevice(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if "device" in self.source.text and not is_test_file(self.source.path):
+        if "device" in self.source.text and not self.in_tests:
             self._overwritten()
         if "else -1" in self.source.text or "-1 if" in self.source.text:
             around = Surroundings(self)

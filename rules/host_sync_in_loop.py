@@ -32,7 +32,6 @@ from devlint.rules._reads import (
 from devlint.rules._recurs import is_deprecated, reads, trains
 from devlint.rules._switches import flags_of, is_left_out, may_be_on, tests_above
 from devlint.rules._training import above
-from devlint.testcode import is_test_file
 
 
 class HostSyncInLoop(Rule):
@@ -197,7 +196,7 @@ class HostSyncInLoop(Rule):
 
     def _is_beside(self, node: cst.CSTNode) -> bool:
         """Whether code is another project's, or a test, which makes some steps and looks at all it keeps."""
-        return is_copied(self, node) or is_test_file(self.source.path)
+        return is_copied(self, node) or self.in_tests
 
     def _unchanged(self, node: cst.CSTNode, loop: Loop, origin: Sequence[Note] = (), *, tied: bool = True) -> None:
         self.report(

@@ -14,7 +14,6 @@ from devlint.rules import _told_device as devices
 from devlint.rules._afterwards import ends_on, goes_to_host, is_left_alone, later_reads, meets_what_is_there, reads_of
 from devlint.rules._moves import short
 from devlint.rules._told_device import DEVICE_NAMES, Told, Use
-from devlint.testcode import is_test_file
 
 #: What holds settings, and is no tensor that has a device of its own.
 _SETTINGS = re.compile(r"^(self|args|opts?|options|cfg|conf|config|flags|hparams|settings|accelerator|fabric|trainer)$")
@@ -82,7 +81,7 @@ class IgnoredDeviceArgument(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if is_test_file(self.source.path):
+        if self.in_tests:
             return  # def test_to_cuda(x, device): assert x.cuda().device.type == "cuda"
         uses = devices.uses_by_function(self)
         for function, found in uses.items():

@@ -18,7 +18,6 @@ from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
-from devlint.testcode import is_test_file
 
 
 class InvalidDeviceArgument(Rule):
@@ -218,7 +217,7 @@ class InvalidDeviceArgument(Rule):
             return
         value = self.flow.value(arg.value)
         # def cube(device="cpu"): of a test
-        if is_test_file(self.source.path) and isinstance(value.origin, cst.Param):
+        if self.in_tests and isinstance(value.origin, cst.Param):
             return
         if value.kind == NAME:  # flair.device, of another file
             there = not str(value.ref).startswith("torch.") and names_device(str(value.ref).rpartition(".")[2])

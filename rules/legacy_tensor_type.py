@@ -10,7 +10,6 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import where
 from devlint.rules._portability import Surroundings
-from devlint.testcode import is_test_file
 
 #: Legacy tensor type -> the dtype it stands for.
 _TYPES = {
@@ -80,7 +79,7 @@ class LegacyTensorType(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        if is_test_file(self.source.path):
+        if self.in_tests:
             return
         if ".type(" in self.source.text:
             self._of_another()

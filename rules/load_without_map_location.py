@@ -23,7 +23,6 @@ from devlint.rules._saved_places import (
     needs_cuda,
     receivers,
 )
-from devlint.testcode import is_test_file
 
 _DOWNLOADS = ("torch.hub.load_state_dict_from_url", "torch.utils.model_zoo.load_url")
 #: Parts of a checkpoint that holds more than the weights.
@@ -120,7 +119,7 @@ class LoadWithoutMapLocation(Rule):
     fixable = "always"
 
     def check(self) -> None:
-        if is_test_file(self.source.path):
+        if self.in_tests:
             return  # what a test loads it has just saved
         found: dict[object, list[_Load]] = {}
         before: cst.Call | None = None

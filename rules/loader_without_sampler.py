@@ -11,7 +11,6 @@ from devlint.flow.value import LOADER, Value
 from devlint.rule import Rule
 from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, is_none, takes_more, wrappings
 from devlint.rules._moves import short
-from devlint.testcode import is_test_file
 
 #: Whatever gives each process a part of the data, or makes data that is different in each.
 _SHARES = re.compile(
@@ -95,7 +94,7 @@ class LoaderWithoutSampler(Rule):
                 loader,
                 f"each process goes through all of `{short(self.code(loader.args[0].value))}`: nothing shares it out",
                 notes=[self.note(wrapped[function], "one model is trained by several processes")],
-                tentative=not self._is_whole(loader) or is_test_file(self.source.path),
+                tentative=not self._is_whole(loader) or self.in_tests,
             )
 
     def _forgotten(self) -> None:
@@ -115,7 +114,7 @@ class LoaderWithoutSampler(Rule):
                     loader,
                     f"each process goes through all of `{short(self.code(given))}`: no loader is given `{name}`",
                     notes=[self.note(sampler, "this would share it out")],
-                    tentative=any(NOT_TRAINED_ON.search(each) for each in names) or is_test_file(self.source.path),
+                    tentative=any(NOT_TRAINED_ON.search(each) for each in names) or self.in_tests,
                 )
 
     def _is_given_on(self, name: str, sampler: cst.Call) -> bool:

@@ -10,7 +10,6 @@ from devlint.flow.names import dotted, target_names
 from devlint.rule import Rule
 from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, names_in, takes_more
 from devlint.rules._moves import short
-from devlint.testcode import is_test_file
 
 #: Libraries that tell samplers the epoch by themselves.
 _TOLD_BY_OTHERS = re.compile(r"\b(accelerate|lightning|pytorch_lightning|ignite|composer|deepspeed|transformers)\b")
@@ -134,7 +133,7 @@ class MissingSetEpoch(Rule):
             notes=[self.note((here or epochs)[0], "this loops over epochs")],
             fix=self._fix(loader, here),
             # def make_loader(dataset): ...   its callers in other files may tell the sampler
-            tentative=not here or is_test_file(self.source.path),
+            tentative=not here or self.in_tests,
         )
 
     def _fix(self, loader: cst.Call, epochs: list[cst.For]) -> Fix | None:

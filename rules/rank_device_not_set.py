@@ -6,7 +6,6 @@ import libcst as cst
 
 from devlint.rule import Rule
 from devlint.rules._distributed import argument, takes_more, wrappings
-from devlint.testcode import is_test_file
 
 #: Whatever gives a process a device of its own.
 _CHOICE = re.compile(
@@ -95,7 +94,7 @@ class RankDeviceNotSet(Rule):
                 "every process works on `cuda:0`: nothing gives it a device of its own",
                 notes=[self.note(moves[0].node, "`cuda` is the current device, the first one in each process")],
                 # a group may be made to please a library, in one process
-                tentative=not wrappings(self.flow) or is_test_file(self.source.path),
+                tentative=not wrappings(self.flow) or self.in_tests,
             )
 
     def _is_alone(self, call: cst.Call) -> bool:

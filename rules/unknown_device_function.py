@@ -7,7 +7,6 @@ import libcst as cst
 
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
-from devlint.testcode import is_test_file
 
 #: What `torch.cuda` has of what is asked of other modules, too (torch 2.13).
 _OF_CUDA = frozenset(
@@ -110,7 +109,7 @@ class UnknownDeviceFunction(Rule):
     raises = True
 
     def check(self) -> None:
-        if is_test_file(self.source.path):
+        if self.in_tests:
             return
         for node in self.source.nodes_of(cst.Attribute):
             owner, _, name = self.flow.scope.qualified(node).rpartition(".")

@@ -7,7 +7,6 @@ import libcst as cst
 from devlint.flow.names import called_name, dotted, last_word, names_bound
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
-from devlint.testcode import is_test_file
 
 _OPTION = re.compile(
     r"(torch_)?device(_ids?)?|(use_|no_|disable_)?(cuda|gpu)|(use_)?cpu|gpu_?(ids?|index|num(ber)?)|cuda_(id|device|index)"
@@ -76,7 +75,7 @@ class UnreadDeviceOption(Rule):
 
     def check(self) -> None:
         text = self.source.text
-        if "add_argument" not in text or "parse_args" not in text or is_test_file(self.source.path):
+        if "add_argument" not in text or "parse_args" not in text or self.in_tests:
             return
         options = [(call, name) for call in self.source.nodes_of(cst.Call) if (name := self._option(call))]
         if not options or self._is_handed_on():

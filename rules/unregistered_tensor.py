@@ -20,7 +20,6 @@ from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
 from devlint.rules._shown import calls_that_run
-from devlint.testcode import is_test_file
 
 
 class UnregisteredTensor(Rule):
@@ -99,7 +98,7 @@ class UnregisteredTensor(Rule):
     raises = True
 
     def check(self) -> None:
-        of_test = is_test_file(self.source.path)
+        of_test = self.in_tests
         reported: set[tuple[Class, str]] = set()
         found: list[Told] = []
         for meeting in self.flow.facts.meetings.values():

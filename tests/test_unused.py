@@ -266,6 +266,36 @@ def test_an_object_that_somebody_builds_with_the_host_may_work_there(
     assert found(tmp_path, "pkg/rope.py") == ["tensor-without-device"]
 
 
+@pytest.mark.parametrize(
+    ("said", "others", "rules"),
+    [
+        ("", {}, []),
+        ("  # on the device", {}, ["tensor-without-device"]),
+        ("", {"train.py": "from shown import Other\n"}, ["tensor-without-device"]),
+        ("", {"README.md": "Run shown.py, which is shown in full.\n"}, []),
+    ],
+)
+def test_what_a_script_that_nobody_imports_runs_stays_on_the_host(
+    tmp_path: Path, said: str, others: dict[str, str], rules: list[str]
+) -> None:
+    shown = (
+        "import torch\nfrom torch import nn\n\n\nclass Other(nn.Linear): ...\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.head = nn.Linear(3, 2)\n\n"
+        f"    def forward(self, x):{said}\n        return self.head(x) + torch.randn(2, 2)\n\n\n"
+        "if __name__ == '__main__':\n    Other(3, 2)(torch.zeros(2, 3))\n"
+    )
+    write(tmp_path, **{"shown.py": shown, **others})
+    assert found(tmp_path, "shown.py") == rules
+
+
+def test_the_place_in_the_project_says_what_is_a_test_however_deep(tmp_path: Path) -> None:
+    made = "    x = torch.ones(3, device='cuda')\n    y = torch.ones(3)\n"
+    code = f"import torch\n\n\ndef step():\n{made}    return x + y\n"
+    write(tmp_path, **{"tests/jobs/first/app/own/net.py": code, "jobs/first/app/own/net.py": code})
+    assert found(tmp_path, "tests/jobs/first/app/own/net.py") == []
+    assert found(tmp_path, "jobs/first/app/own/net.py") == ["tensor-without-device"]
+
+
 def test_what_would_end_a_test_is_tentative_in_tests(tmp_path: Path) -> None:
     made = "    x = torch.ones(3, device='cuda')\n    y = torch.ones(3)\n"
     code = f"import torch\n\n\ndef test_sum():\n{made}    assert (x + y).sum()\n"
