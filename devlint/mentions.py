@@ -39,6 +39,9 @@ _OF_HOST = re.compile(
     rb"""["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|(?:torch\.device\()?["'](?:cpu|meta)"""
 )
 
+#: What compiles a model for a processor of its own: tensors that are made on the host are constants of that.
+_COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
+
 #: What no module's name holds.
 _NO_NAME = re.compile(r"\W")
 
@@ -67,8 +70,8 @@ class Mentions:
         names what that defines, or takes over all its names; without a name, it imports the file. ``uses NAME``: it
         reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
         ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
-        elsewhere than on the host. ``credits WORD``: its head says that it is by somebody of that name. ``hosts NAME``:
-        it is no test and calls that with the host for a device.
+        elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
+        name. ``hosts NAME``: it is no test and calls that with the host for a device.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -137,7 +140,11 @@ def says(raw: bytes, path: str, question: str) -> bool:
     """Whether a file with this content says yes to a question of :meth:`Mentions.answer`."""
     what, *names = question.split(" ")
     if what == "redirects":
-        if is_test_file(path) or not (b"set_default_" in raw or b" torch.device(" in raw):
+        if is_test_file(path):
+            return False
+        if b"poptorch" in raw and _COMPILES.search(raw):
+            return True
+        if not (b"set_default_" in raw or b" torch.device(" in raw):
             return False
         return any(not _OF_HOST.match(match[1]) for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
     name = names[-1].encode()

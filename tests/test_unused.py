@@ -161,6 +161,7 @@ def test_a_file_that_needs_several_files_of_its_package_that_are_not_there_is_no
         "torch.set_default_device(device)",
         "with torch.device(device):\n    model.set_up(8)",
         "with torch.inference_mode(), torch.device('cuda'):\n    model.set_up(8)",
+        "import poptorch\n\nmodel = poptorch.inferenceModel(Causal())",
     ],
 )
 def test_what_is_made_may_be_on_the_device_where_a_file_of_the_project_says_so(tmp_path: Path, code: str) -> None:
