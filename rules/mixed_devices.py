@@ -87,12 +87,15 @@ class MixedDevices(Rule):
     Tentative, too, in code for an export (a file, a function or a flag of that name), and in files about models that
     have nothing to do with devices, for what meets something that a function was handed.
 
+    In the nursery: of 11 findings in repositories that nobody had tuned for, 3 were worth a change. In code that is
+    being written or brought to a device, select it.
+
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     - [Module.to](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
     assumes_host_default = True
     raises = True

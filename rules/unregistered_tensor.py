@@ -88,11 +88,14 @@ class UnregisteredTensor(Rule):
     their own parts to the host (`self.packed = self.packed.cpu()`), and modules that call torch's quantized functions,
     which run on the host alone.
 
+    In the nursery: of 22 findings in repositories that nobody had tuned for, 3 were worth a change; each of the other
+    causes was mended, and new code had others. In code that is being written or brought to a device, select it.
+
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
     assumes_host_default = True
     raises = True

@@ -293,7 +293,7 @@ def test_the_flow_never_hands_out_nodes_of_another_file(tmp_path: Path) -> None:
 
 
 def check(root: Path, **options: bool) -> Outcome:
-    settings = Settings(root=str(root))
+    settings = Settings(extend_select=("unregistered-tensor",), root=str(root))
     files = [File(str(path), path.relative_to(root).as_posix(), settings) for path in sorted(root.rglob("*.py"))]
     return run(files, Plan(jobs=1, **options))
 
@@ -391,7 +391,7 @@ def test_a_file_left_out_of_the_run_after_a_change_is_checked_again_in_the_next(
     write(tmp_path, helper=HELPER, one=USER, two=USER)
     check(tmp_path)
     write(tmp_path, helper=HELPER.replace("torch.zeros(n)", "torch.zeros(n).cuda()"))
-    settings = Settings(root=str(tmp_path))
+    settings = Settings(extend_select=("unregistered-tensor",), root=str(tmp_path))
     run([File(str(tmp_path / f"{name}.py"), f"{name}.py", settings) for name in ("helper", "one")], Plan(jobs=1))
     seen = checked(monkeypatch)
     check(tmp_path)

@@ -32,7 +32,7 @@ def project(root: Path, model: str = MODEL, **others: str) -> list[str]:
 
 def found(root: Path, name: str, *, cache: bool = False) -> list[str]:
     path = str(root / name)
-    settings = Settings(extend_select=("create-then-move",), root=str(root))
+    settings = Settings(extend_select=("create-then-move", "tensor-without-device"), root=str(root))
     outcome = run([File(path, path, settings)], Plan(use_cache=cache, jobs=1))
     assert not outcome.problems
     return [finding.rule for _, finding in outcome.findings]
