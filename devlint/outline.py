@@ -25,7 +25,7 @@ IMPORT, DEF, CLASS, VARIABLE, SEVERAL = "import", "def", "class", "variable", "s
 _LARGEST = 1_000_000
 
 #: Definitions of more lines are not followed: what a call of one gives is rarely so plain as to be worth it.
-_MOST_LINES = {DEF: 80, CLASS: 150, VARIABLE: 20}
+_MOST_LINES = {DEF: 50, CLASS: 100, VARIABLE: 20}
 #: Without one of these, a definition says nothing of where anything is.
 _OF_DEVICES = re.compile(r"\btorch\b|device|cuda|\bcpu\b|\bnn\.|\bF\.|\.to\(|Tensor|register_")
 #: Functions that are asked whether something is so, or write it down.

@@ -15,6 +15,7 @@ from devlint.flow.place import SOMEWHERE
 from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, HOST_SIDE, Function
 from devlint.rule import Rule
 from devlint.rules._exports import records
+from devlint.rules._places import is_no_tensor
 from devlint.rules._switches import is_switched_off
 from devlint.testcode import near
 
@@ -41,7 +42,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
     for meeting in rule.flow.facts.meetings.values():
         if _is_supposed(rule, meeting) and (of_test or _stays_on_host(rule, meeting)):
             continue
-        if _is_beside_device(rule, meeting):
+        if _is_beside_device(rule, meeting) or is_no_tensor(rule.flow, meeting.node, meeting.there.place.name):
             continue
         if not is_dead(rule, meeting.node):
             yield meeting
@@ -262,6 +263,8 @@ def _believed(rule: Rule, meeting: Meeting, *, of_helpers: bool = False) -> bool
         return False
     if _FOR_HOST.search(function.name) or _is_beside_device(rule, meeting):
         return False  # def fetch_cpu(rows, table): ...
+    if is_no_tensor(flow, meeting.node, meeting.there.place.name):
+        return False  # if isinstance(knots, dict): torch.ones(n) * knots["low"]
     made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
     if made_in is None:
         return False  # W = torch.randn(4, 1)  at the top of a script that runs on the host

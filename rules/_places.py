@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint import tree
@@ -95,12 +97,29 @@ def _is_no_number(flow: Flow, at: cst.CSTNode, name: str) -> bool:
     function = flow.function(at)
     if function is None or not any(_asks_type(node, name) for node in tree.walk(function.node.body)):
         return True
+    test = _type_test(flow, at, name)
+    return test is not None and _names_tensors(flow, test)
+
+
+def is_no_tensor(flow: Flow, at: cst.CSTNode, name: str) -> bool:
+    """Whether a test around ``at`` says that a parameter is something else: ``if isinstance(x, dict)``."""
+    test = _type_test(flow, at, name)
+    return test is not None and not _names_tensors(flow, test)
+
+
+def _names_tensors(flow: Flow, test: cst.BaseExpression) -> bool:
+    """``isinstance(x, torch.Tensor)``, ``isinstance(x, (LongTensor, Parameter))``, ``torch.is_tensor(x)``"""
+    return re.search(r"tensor\b|Parameter", flow.source.code(test), re.IGNORECASE) is not None
+
+
+def _type_test(flow: Flow, at: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+    """The innermost test around ``at`` that asks what ``name`` is, where that holds there."""
     child, above = at, flow.source.parents.get(at)
-    while above is not None and above is not function.node:
+    while above is not None and not isinstance(above, cst.FunctionDef):
         if isinstance(above, cst.If) and child is above.body and _asks_type(above.test, name):
-            return True
+            return above.test
         child, above = above, flow.source.parents.get(above)
-    return False
+    return None
 
 
 def _asks_type(node: cst.CSTNode, name: str) -> bool:

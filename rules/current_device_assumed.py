@@ -60,7 +60,8 @@ class CurrentDeviceAssumed(Rule):
     ```
 
     ## Fix safety
-    The fix names the device that was chosen. It is unsafe: the code may have made that the current one before.
+    The fix names the device that was chosen. It is unsafe: the code may have made that the current one before, and
+    these functions refuse the CPU, which a test for `torch.cuda.is_available()` lets through.
 
     ## Limits
     Silent in files that set the current device (`torch.cuda.set_device`, `with torch.cuda.device(...)`), for the
@@ -117,7 +118,8 @@ class CurrentDeviceAssumed(Rule):
                     if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
                         tests += [test.left, test.right]
                     if isinstance(test, cst.Attribute) and test.attr.value == "is_cuda" and dotted(test.value):
-                        return test.value
+                        # self.is_cuda = next(model.parameters()).is_cuda   is an object's own, which has no `device`
+                        return test.value if dotted(test.value) != "self" else None
                 return None
             child, current = current, parents.get(current)
         return None

@@ -249,8 +249,8 @@ class HardCodedDevice(Rule):
         if literal is not call or not self._runs_if(guard, call):
             return None
         asked = [node for node in tree.walk(guard) if isinstance(node, cst.Attribute) and node.attr.value == "is_cuda"]
-        if len(asked) != 1 or not dotted(asked[0]):
-            return None
+        if len(asked) != 1 or not dotted(asked[0]) or dotted(asked[0].value) == "self":
+            return None  # self.is_cuda = next(model.parameters()).is_cuda   of an object that has no `device`
         return Chosen(self.code(asked[0].value) + ".device", asked[0], False, "function")
 
     def _asks_if_there(self, guard: cst.CSTNode, call: cst.Call) -> bool:
