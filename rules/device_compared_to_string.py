@@ -87,11 +87,14 @@ class DeviceComparedToString(Rule):
     only called `device`, a list of names where nothing else says that there is one device, what decides on a warning or
     a line of a log alone, and code that says that it was copied.
 
+    In the nursery: of 9 findings in repositories that nobody had tuned for, 5 were worth a change. The comparison is
+    wrong in each; what it decides on often comes to the same.
+
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
 
     def visit_Comparison(self, node: cst.Comparison) -> None:

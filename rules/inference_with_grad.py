@@ -86,11 +86,14 @@ class InferenceWithGrad(Rule):
     class is too long to be followed. Some need gradients to answer (forces), and others turn autograd off by
     themselves.
 
+    In the nursery: of 40 findings in repositories that nobody had tuned for, 24 were worth a change. Autograd does
+    record in nearly all of them; in many it costs little, or nobody runs them.
+
     ## References
     - [Autograd mechanics: locally disabling gradient computation](https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
     """
 
-    group = "memory"
+    group = "nursery"
     fixable = "sometimes"
 
     def check(self) -> None:

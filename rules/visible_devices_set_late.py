@@ -54,12 +54,14 @@ class VisibleDevicesSetLate(Rule):
 
     Not proved by running: the driver reads the variable, and imaginary devices have none.
 
+    In the nursery: of 8 findings in repositories that nobody had tuned for, 5 were worth a change.
+
     ## References
     - [CUDA environment variables](https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables)
     - [PYTORCH_NVML_BASED_CUDA_CHECK](https://pytorch.org/docs/stable/cuda_environment_variables.html)
     """
 
-    group = "correctness"
+    group = "nursery"
 
     def check(self) -> None:
         text = self.source.text

@@ -238,8 +238,6 @@ def test_a_run_leaves_torch_as_it_was() -> None:
 # the shipped example --------------------------------------------------------------------------------------------------
 
 EXAMPLE = ROOT / "examples" / "faulty_train.py"
-#: Told on demand: rules of the nursery.
-MEETINGS = "tensor-without-device,unregistered-tensor,mixed-devices"
 
 
 def _devlint(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -262,7 +260,7 @@ def test_the_example_crashes_and_runs_once_fixed(tmp_path: Path) -> None:
     for said in ("self.positions", f"train.py:{made}", "unregistered-tensor"):
         assert said in crash.stderr, crash.stderr
 
-    fix = ("--extend-select", f"create-then-move,{MEETINGS}", "--fix", "--unsafe-fixes")
+    fix = ("--select", "ALL", "--fix", "--unsafe-fixes")
     assert _devlint(tmp_path, "check", "--isolated", *fix, "train.py").returncode == 0
     fixed = _devlint(tmp_path, *run)
     assert fixed.returncode == 0, fixed.stderr
@@ -272,8 +270,6 @@ def test_the_example_crashes_and_runs_once_fixed(tmp_path: Path) -> None:
 
 
 def test_the_readme_quotes_what_is_said_of_the_example() -> None:
-    said = _devlint(
-        ROOT, "check", "--isolated", "--no-cache", "--extend-select", MEETINGS, "examples/faulty_train.py"
-    ).stdout
+    said = _devlint(ROOT, "check", "--isolated", "--no-cache", "--select", "ALL", "examples/faulty_train.py").stdout
     quoted = re.findall(r"^examples/faulty_train\.py:.*?(?=\n\n|\n```)", (ROOT / "README.md").read_text(), re.M | re.S)
     assert quoted and all(text in said for text in quoted)

@@ -358,7 +358,12 @@ def test_one_job_is_one_process(project: Path, processes: list[int]) -> None:
 
 
 def test_what_rests_on_a_changed_file_is_checked_as_well(project: Path, processes: list[int]) -> None:
-    write(project, a='from b import make\nmake().device == "cuda"', b="def make():\n    return torch.zeros(3)", c="")
+    write(
+        project,
+        a="from b import make\nx = make()\nx.cuda()\nprint(x)",
+        b="def make():\n    return torch.zeros(3)",
+        c="",
+    )
     before = run.run(files(), Plan(jobs=2)).findings
     write(project, b="def make():\n    return open('zeros')")
     after = run.run(files(), Plan(jobs=2)).findings

@@ -38,7 +38,7 @@ def build(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     place = HOST
     if dataset is not None and dataset.kind == THING and dataset.ref == "dataset":
         place = dataset.place
-    elif dataset is not None and dataset.kind == THING:
+    elif dataset is not None and (dataset.kind == THING or _holds_what_was_moved(frame, dataset)):
         place = UNKNOWN_PLACE
     if args.get(None, "collate_fn") is not None and place == HOST:
         collate = args.value(None, "collate_fn")
@@ -50,6 +50,15 @@ def build(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if pinned is not None and collate is not None and collate.kind != NONE:
         pinned = _pinned_after(frame, node, collate, pinned)
     return Value(LOADER, place, node, pinned=pinned)
+
+
+def _holds_what_was_moved(frame: Frame, dataset: Value) -> bool:
+    """``Pairs(x.to(device), y)``: what a dataset gives may be one of the tensors that it was built of."""
+    made = dataset.origin
+    if not isinstance(made, cst.Call):
+        return False
+    given = (frame.flow.value(arg.value) for arg in made.args)
+    return any(value.holds_tensors and not value.place.is_host for value in given)
 
 
 def _pinned_after(frame: Frame, node: cst.Call, collate: Value, pinned: bool) -> bool | None:
