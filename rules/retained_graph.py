@@ -112,7 +112,7 @@ class RetainedGraph(Rule):
     function that goes through the parts of one: `backward()` has freed most of the few rounds that it keeps.
 
     In the nursery: of 25 findings in repositories that nobody had tuned for, 17 were worth a change. The history is
-    kept in each; in the others for a few steps, until the sum or the list is made anew.
+    kept in nearly all; in many for a few steps, until the sum or the list is made anew.
 
     ## References
     - [Frequently asked questions: my model reports "cuda runtime error: out of memory"](https://pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory)
