@@ -433,15 +433,18 @@ class View:
         self._ask(found or whole, question)  # a yes rests on the one file that says so
         return bool(found)
 
+    @property
+    def _root(self) -> str:
+        """The root of the file's project; nothing where no project is marked as one."""
+        return os.path.dirname(self.index.all_files(self.path))
+
     def in_project(self) -> str:
         """The file's path as it is from the root of its project; whole where no project is marked as one."""
-        whole = self.index.all_files(self.path)
-        return below(os.path.dirname(whole), self.path) if whole else self.path
+        return below(self._root, self.path) if self._root else self.path
 
     def module(self) -> str:
         """The file, or the package it opens, as an import from the folder above the project names it."""
-        above = os.path.dirname(os.path.dirname(self.index.all_files(self.path)))
-        return dotted_path(below(above, self.path))
+        return dotted_path(below(os.path.dirname(self._root), self.path))
 
     def is_imported(self) -> bool:
         """Whether a file of the project imports this one, as far as anybody knows."""
@@ -449,8 +452,7 @@ class View:
 
     def redirects(self) -> bool:
         """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""
-        root = os.path.dirname(self.index.all_files(self.path))
-        return self.some_file_says(f"redirects {folder_below(root, self.path)}") is True
+        return self.some_file_says(f"redirects {folder_below(self._root, self.path)}") is True
 
     def is_built_on_host(self, name: str) -> bool:
         """Whether a file of the project builds a class of that name, or calls such a function, with the host."""
@@ -458,7 +460,7 @@ class View:
 
     def credits_only_others(self, authors: Iterable[str]) -> bool:
         """Whether the packages of the file, or the project's setup, say whose work they are, and none names these."""
-        root = os.path.dirname(self.index.all_files(self.path))
+        root = self._root
         folder, others = self.path, False
         while root and folder != root:
             folder = os.path.dirname(folder)

@@ -87,9 +87,8 @@ def _is_left_over(flow: Flow, outer: Definition, inner: Definition) -> bool:
 
 def _is_kept_by_tests(view: View, name: str) -> bool:
     """Whether a package among the tests has what the file of that name in the project itself defines, too."""
-    if not view.index.all_files(view.path) or not is_test_file(view.in_project()):
-        return False
-    return view.some_file_says(f"defines {os.path.basename(view.path)} {name}") is True
+    is_test = is_test_file(view.in_project())
+    return is_test and view.some_file_says(f"defines {os.path.basename(view.path)} {name}") is True
 
 
 def _cannot_be_imported(flow: Flow, view: View) -> bool:

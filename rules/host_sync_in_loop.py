@@ -18,7 +18,7 @@ from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._known_turn import knows_all_calls, queues_work
 from devlint.rules._moves import short
-from devlint.rules._neighbours import Told, report_apart
+from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note
 from devlint.rules._reads import (
     READ_AS_NUMBERS,
@@ -155,7 +155,7 @@ class HostSyncInLoop(Rule):
                 self._unchanged(wait.node, loop, origin, tied=is_tied(self.flow, wait))
             else:
                 read.setdefault(loop, []).append(wait)
-        report_apart(self, singles)
+        report_together(self, singles)
         for loop, waits in read.items():
             # a pass over held-out data ends in a wait anyway, and is short beside an epoch of training
             if trains(loop) and not any(self._is_timed(wait) for wait in waits):
