@@ -13,8 +13,10 @@ from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import INSTANCE, LOADER, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
+from devlint.rules._arguments import handed_in
 from devlint.rules._moves import destination
 from devlint.rules._places import origin_note
+from devlint.rules._shown import calls_that_run
 from devlint.rules._tensor_use import OF_TENSORS, is_used_as_tensor
 
 
@@ -62,7 +64,9 @@ class DiscardedMove(Rule):
     where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up. Held
     back as tentative: what follows its module anyway, lengths, which the host reads, attributes that meet tensors on
-    the host, what nothing reads again before it is moved properly, and tests that are skipped on every machine.
+    the host, what nothing reads again before it is moved properly, what others may have put there (each call of the
+    file hands it in there, a base of another package registers it, it is made like something that is anywhere), and
+    tests that are skipped on every machine.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -118,12 +122,36 @@ class DiscardedMove(Rule):
             return False  # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
         if _LENGTHS.search(self.code(receiver)):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
+        if move is not None and self._may_be_there(receiver, move.value):
+            return False
         reads = self._other_reads(call, receiver)
         if isinstance(receiver, cst.Name):
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
         # self.rate.to(device), and in another method: torch.ones(n) * self.rate
         return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
+
+    def _may_be_there(self, receiver: cst.BaseExpression, value: Value) -> bool:
+        """Whether others may have put it there: callers, a base of another package, or what it is made like."""
+        function, made = self.flow.function(receiver), value.origin
+        if isinstance(made, cst.Call) and self.flow.name_of(made) in table.LIKE and not value.place.is_known:
+            return True  # mask = torch.zeros_like(latents); mask.to(self.device)
+        if function is None:
+            return False
+        if isinstance(receiver, cst.Name):
+            # def step(net, x, device): x.to(device)   where each call of the file hands in what it has moved
+            handed = [handed_in(call, function, receiver.value) for call in calls_that_run(self, function)]
+            return bool(handed) and all(each is not None and self.flow.value(each).place.is_there for each in handed)
+        name = dotted(receiver).removeprefix("self.")
+        cls = function.cls
+        # class Rotary(Base): def forward(self, x): self.table.to(x.device)   the other package may have registered it
+        return (
+            cls is not None
+            and name.isidentifier()
+            and not any(
+                name in each.attrs or name in each.buffers or name in each.tensor_fields for each in cls.lineage
+            )
+        )
 
     def _other_reads(self, call: cst.Call, receiver: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
         """Where the receiver is read again, the next one first: a name in the function, ``self.x`` in the class."""

@@ -42,6 +42,7 @@ from devlint.flow.value import (
     modules_in,
     render,
     substitute,
+    tensor,
     without_place,
     written_elsewhere,
 )
@@ -323,6 +324,8 @@ class Flow:
                 return self.attribute_of(heir, name)
         elif name in self.scope.outside_stores or any(owner.sets_by_variable for owner in cls.lineage):
             return without_place(found)
+        if (found is None or found.kind == NONE) and any(name in owner.tensor_fields for owner in cls.lineage):
+            return tensor(UNKNOWN_PLACE)  # class Rays: origins: Tensor; colors: Tensor | None = None
         # whether gradients are recorded is for the callers to say
         return found.but(tracked=None) if found is not None and found.tracked else found
 

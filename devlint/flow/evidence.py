@@ -24,6 +24,10 @@ _NOT_EVIDENCE = frozenset(
     "stack cat set_device synchronize Generator finfo iinfo get_device_name script trace jit is_floating_point "
     "LayerNorm".split()
 )
+#: What takes a list or a tuple of nothing but tensors.
+_JOIN = frozenset(
+    f"torch.{name}" for name in "cat concat concatenate stack hstack vstack dstack row_stack column_stack".split()
+)
 #: What makes a tensor of Python's or numpy's data.
 _FROM_DATA = frozenset({"tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor"})
 
@@ -99,7 +103,12 @@ def read(function: Function, imports: dict[str, str]) -> None:
                         function.stores.add(str(name_node.evaluated_value))
                     else:
                         function.sets_by_variable = True
-                if type(first) is cst.Name:
+                if type(first) is cst.Tuple or type(first) is cst.List:
+                    # torch.cat((past, x), dim=1); a plain function may pad what is on the host, and its calls say so
+                    if function.cls is not None and _qualified(func, imports) in _JOIN:
+                        parts = (each.value for each in first.elements if type(each) is cst.Element)  # not `*rows`
+                        function.called_with.update(part.value for part in parts if type(part) is cst.Name)
+                elif type(first) is cst.Name:
                     if _takes_tensor(func, imports):
                         function.called_with.add(first.value)
                     elif type(func) is cst.Attribute and type(func.value) is cst.Name and func.value.value == "self":
@@ -195,17 +204,21 @@ def _attributes_set(target: cst.BaseExpression, into: set[str]) -> None:
 
 
 def _is_torchs(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
+    head, _, rest = _qualified(func, imports).partition(".")
+    return head == "torch" and bool(rest)
+
+
+def _qualified(func: cst.BaseExpression, imports: dict[str, str]) -> str:
+    """``torch.cat`` of ``th.cat``"""
     head, _, rest = dotted(func).partition(".")
-    return bool(rest) and imports.get(head, head).partition(".")[0] == "torch"
+    return f"{imports.get(head, head)}.{rest}"
 
 
 def _takes_tensor(func: cst.BaseExpression, imports: dict[str, str]) -> bool:
     """A call that says its first argument is a tensor: a torch function. (``self.x(...)`` may be anything.)"""
     if type(func) is not cst.Attribute:
         return False
-    name = dotted(func)
-    head, _, rest = name.partition(".")
-    qualified = imports.get(head, head) + "." + rest
+    qualified = _qualified(func, imports)
     if qualified.startswith("torch.nn.functional."):
         return True
     if qualified in table.LIKE:

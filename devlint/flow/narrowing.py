@@ -57,7 +57,7 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
         return
     if type(test) is cst.Attribute and test.attr.value in _ASKING:
         if test.attr.value == "is_cuda" and not holds:
-            _place_asked_for(frame, test.value)  # if x.is_cuda: return on_gpu(x)   what follows is for the host
+            _told_otherwise(frame, test.value)  # if x.is_cuda: return on_gpu(x)   what follows is for the host
         else:
             _told_kind(frame, test.value, {_ASKING[test.attr.value]}, holds)
         return
@@ -169,7 +169,7 @@ def _told_kind(frame: Frame, node: cst.BaseExpression, kinds: set[str], holds: b
     """The path says that a value is on a device of one of these kinds, or of none: what is known otherwise is wrong."""
     value = _value_of(frame, node)
     if value is not None and (value.place.kind == "param" or (_kind(value.place) in kinds) != holds):
-        _place_asked_for(frame, node)
+        _told_otherwise(frame, node)
 
 
 def _value_of(frame: Frame, node: cst.BaseExpression) -> Value | None:
@@ -184,6 +184,19 @@ def _set_before(frame: Frame, node: cst.BaseExpression) -> None:
     if env is not None and key is not None:
         env[key] = UNKNOWN
         frame.flow.has_paths = frame.flow.has_paths or "." in key
+
+
+def _told_otherwise(frame: Frame, node: cst.BaseExpression) -> None:
+    """Nothing is known any more of where a value is, nor of what is where that was said to be."""
+    # noise = torch.empty_like(x)   if x.is_cuda: ... else: noise.normal_(generator=on_host)
+    value = _value_of(frame, node)
+    _place_asked_for(frame, node)
+    env = frame.env
+    if env is None or value is None or value.place.kind not in ("device", "param") or not value.place.name:
+        return
+    for key, other in list(env.items()):
+        if other.kind in (TENSOR, THING) and other.place == value.place:
+            env[key] = other.but(place=UNKNOWN_PLACE)
 
 
 def _place_asked_for(frame: Frame, node: cst.BaseExpression) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
 from devlint.flow.docstrings import tensors_named
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import annotation_names, dotted, imported
+from devlint.flow.names import annotation_names, dotted, imported, is_tensor_annotation
 from devlint.flow.value import Value
 from devlint.source import Source
 
@@ -238,6 +238,7 @@ class Class:
         self.buffers_by_variable = False  # register_buffer(name, ...)
         self.waits: dict[tuple[bool, bool], bool] = {}  # likewise, each call of such a module
         self.attrs_of_class: set[str] = set()  # bound in the class body
+        self.tensor_fields = frozenset(_tensor_fields(node))  # annotated in the class body
         self.buffers: set[str] = set()  # registered as parameter or buffer
         self.list_states: set[str] = set()  # of a metric: lists of what `update` appends, which move with the metric
         self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
@@ -459,10 +460,13 @@ class Scope:
         host: set[Function] = set()
         constructor: set[Function] = set()
         collates = self._handed_as("collate_fn") | self._handed_as("worker_init_fn") | self._handed_as("transform")
-        building = self._for_constructors_only()
+        building, hooks = self._for_constructors_only(), self._hooks_of_tensors()
         for function in self.functions.values():
             cls, name = function.cls, function.name
-            if _is_of_host(cls) or name in collates or (cls is None and _HOST_FUNCTION.search(name)):
+            if name in hooks and (params := function.positional[function.takes_self :]):
+                device.add(function)
+                function.hints[params[0].name.value] = "there"
+            elif _is_of_host(cls) or name in collates or (cls is None and _HOST_FUNCTION.search(name)):
                 host.add(function)
             elif cls is not None and name in _CONSTRUCTORS:
                 constructor.add(function)
@@ -542,6 +546,14 @@ class Scope:
                     names.add(path.rpartition(".")[2])
         return names
 
+    def _hooks_of_tensors(self) -> set[str]:
+        """Names of the functions that are handed the gradient of a tensor, on its device: ``p.register_hook(clip)``."""
+        return {
+            dotted(call.args[0].value).rpartition(".")[2]
+            for call in self.source.nodes_of(cst.Call)
+            if type(call.func) is cst.Attribute and call.func.attr.value == "register_hook" and call.args
+        } - {""}
+
 
 _CUSTOMARY = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "np": "numpy", "optim": "torch.optim"}
 _WRAPPERS = re.compile(r"DataParallel|\bDDP\b|FSDP|[Aa]ccelerator\b|dispatch_model|deepspeed|device_map")
@@ -549,6 +561,16 @@ _MODULE_BASE = re.compile(
     r"^(Module|nn\.Module|LightningModule|PreTrainedModel|ModelMixin|PreTrainedModelMixin|Metric|BaseModel|"
     r"\w*PreTrainedModel|\w+Layer|\w+Module)$"
 )
+
+
+def _tensor_fields(node: cst.ClassDef) -> Iterator[str]:
+    """The names that a class body says are tensors: ``class Rays: origins: Tensor; colors: Tensor | None = None``."""
+    for line in node.body.body:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if type(small) is cst.AnnAssign and type(small.target) is cst.Name:
+                types = {*annotation_names(small.annotation.annotation)} - {"None"}
+                if len(types) == 1 and is_tensor_annotation(small.annotation):
+                    yield small.target.value
 
 
 def _is_dataset(bases: AbstractSet[str]) -> bool:
