@@ -34,6 +34,10 @@ _OF_MOVES = ("to", "cuda", "cpu", "device", "__call__")
 _DEEPEST = 20
 #: Files that say where a project's root is.
 _ROOT_FILES = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+#: Files that say what a project is called.
+_SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+#: Files that say in a project's root whose work it is.
+_LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING")
 #: What lies in a folder beside modules and packages and is asked for, by its whole name.
 _OTHER_FILES = frozenset({".git", "pyproject.toml", "README.md"})
 #: Packages whose names are looked for in no project: the flow knows them, or they never hold a tensor.
@@ -459,16 +463,30 @@ class View:
         return self.some_file_says(f"hosts {name}") is True
 
     def credits_only_others(self, authors: Iterable[str]) -> bool:
-        """Whether the packages of the file, or the project's setup, say whose work they are, and none names these."""
+        """Whether the packages of the file, or the project's setup or licence, say whose work they are, and none names
+        these."""
         root = self._root
-        folder, others = self.path, False
+        folder, openings = self.path, [os.path.join(root, name) for name in _LICENCES]
         while root and folder != root:
             folder = os.path.dirname(folder)
-            for opening in (os.path.join(folder, "__init__.py"), os.path.join(folder, "setup.py")):
-                if any(self._ask(opening, f"credits {author}") for author in authors):
-                    return False
-                others = others or bool(self._ask(opening, f"credits {ANYBODY}"))
-        return others
+            openings += (os.path.join(folder, "__init__.py"), os.path.join(folder, "setup.py"))
+        if not root or any(self._ask(opening, f"credits {author}") for opening in openings for author in authors):
+            return False
+        return any(self._ask(opening, f"credits {ANYBODY}") for opening in openings)
+
+    def package(self) -> str:
+        """The name of the outermost package that the file is in; empty where it is in none."""
+        folder, name = os.path.dirname(self.path), ""
+        while self._ask(folder, "entry __init__") in ("file", "both") and os.path.dirname(folder) != folder:
+            folder, name = os.path.split(folder)
+        return name
+
+    def is_called(self, name: str) -> bool:
+        """Whether the project, or the folder that it lies in, has a name with that in it."""
+        root = self._root
+        if not root or name.replace("_", "") in re.sub(r"\W|_", "", os.path.basename(root).lower()):
+            return True  # without a root nobody knows
+        return any(self._ask(os.path.join(root, each), f"called {name}") for each in _SETUP_FILES)
 
     def is_of_inner_distribution(self) -> bool:
         """Whether the file is of a distribution that lies, as a whole, in a package: somebody's work, as they have it.

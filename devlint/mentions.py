@@ -14,7 +14,7 @@ from functools import lru_cache
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "credits", "hosts"})
+QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "called", "credits", "hosts"})
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -45,11 +45,15 @@ _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
 #: What no module's name holds.
 _NO_NAME = re.compile(r"\W")
 
+#: ``setup(name="my-net")``, ``name = "my-net"``
+_CALLED = re.compile(rb"""\bname\s*=\s*["']?([\w.-]+)""")
+_SEPARATOR = re.compile(rb"[-.]")
+
 #: By which a file credits whom it may.
 ANYBODY = "*"
 _HEAD = 2_000
 _COPYRIGHT = re.compile(
-    r"\bcopyright[^\w\n]{1,5}(?:(?:c|by|the|\d{4})\b[^\w\n]*)+([a-z][\w-]+)",
+    r"\bcopyright[^\w\n]{1,5}(?:(?:c|by|the|present|\d{4})\b[^\w\n]*)+([a-z][\w-]+)",
     re.IGNORECASE,
 )
 
@@ -71,7 +75,8 @@ class Mentions:
         reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
         ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
         elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
-        name. ``hosts NAME``: it is no test and calls that with the host for a device.
+        name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
+        distribution of that name.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -150,6 +155,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
     name = names[-1].encode()
     if what == "credits":
         return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))
+    if what == "called":
+        return any(_SEPARATOR.sub(b"_", match[1]).lower() == name for match in _CALLED.finditer(raw))
     if what == "defines":
         return name in raw and _found(_defines(name), raw)
     if what == "uses":

@@ -30,6 +30,12 @@ _ELSEWHERE = re.compile(
 _DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)
 _FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTILINE)
 #: Folders of what others wrote.
+#: Packages that many projects hold a copy of.
+_WELL_KNOWN = frozenset(
+    "apex basicsr cosyvoice detectron2 diffusers dnnlib espnet facexlib fairseq funasr gfpgan groundingdino k_diffusion"
+    " ldm lpips maskrcnn_benchmark mmcls mmcv mmdet mmocr mmpose mmseg open_clip pytracking realesrgan"
+    " segment_anything sgm speechbrain taming timm torch_utils transformers trlx ultralytics".split()
+)
 _OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
 #: What a package holds: `mmocr.models.layers.Encoding`.
 _QUALIFIED = re.compile(r"[a-z]\w*(?:\.\w+){2,}")
@@ -47,13 +53,25 @@ def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
     definitions = list(rule.source.definitions(node))
     names = {each.name.value for each in definitions}
     return (
-        _OF_OTHERS.search("/".join(near(rule.source.path))) is not None
-        or (rule.flow.project is not None and rule.flow.project.is_of_inner_distribution())
+        is_of_others(rule)
         or any(_is_marked(rule, each) or _takes_a_place(rule, each) for each in definitions)
         or _names_another(rule)
         or any(_speaks_of(rule, text, names) for text in _comments(rule.source.module.header))
         or _is_in_copied_part(rule, node, names)
     )
+
+
+def is_of_others(rule: Rule) -> bool:
+    """Whether the file is of a package that others wrote, and that the project holds a copy of."""
+    if _OF_OTHERS.search("/".join(near(rule.source.path))) is not None:
+        return True
+    project = rule.flow.project
+    if project is None:
+        return False
+    # net/ beside funasr_detach/models/search.py, in a project that is not called `funasr`
+    package = project.package().lower()
+    known = next((name for name in _WELL_KNOWN if f"{package}_".startswith(f"{name}_")), None)
+    return (known is not None and not project.is_called(known)) or project.is_of_inner_distribution()
 
 
 def _is_marked(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bool:

@@ -74,11 +74,12 @@ class RedundantMove(Rule):
 
     Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
     the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
-    distribution inside of a package, which is kept alike; in constructors; in code for an export; in a branch that
-    fills anew what a module keeps once that is too small; below a comment that says why something is moved; in files by
-    others than the project's own packages, as the copyright at their heads has it; where what is moved goes into a
-    table on the host (`torch.tensor([...])`); near a line that moves the same elsewhere, and beside one that binds its
-    own name anew as this one does and needs that; and beside an argument of the same call that needs its move.
+    distribution inside of a package, or of a copy of a well-known package, which is kept alike; in constructors; in
+    code for an export; in a branch that fills anew what a module keeps once that is too small; below a comment that
+    says why something is moved; in files by others than the project's own packages and its licence, as the copyright at
+    their heads has it; where what is moved goes into a table on the host (`torch.tensor([...])`); near a line that
+    moves the same elsewhere, and beside one that binds its own name anew as this one does and needs that; and beside an
+    argument of the same call that needs its move.
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -167,10 +168,13 @@ class RedundantMove(Rule):
         if call is None:
             return None
         node: cst.BaseExpression = call
-        while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        while isinstance(node, cst.Subscript) or (isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)):
+            if isinstance(node, cst.Subscript):  # rows = rows[:, :longest].to(device)
+                node = node.value
+                continue
             if self.flow.name_of(node):
                 return "made"  # torch.zeros(n)
-            node = node.func.value
+            node = cst.ensure_type(node.func, cst.Attribute).value
         line = cst.ensure_type(statement, cst.SimpleStatementLine)
         target = cst.ensure_type(line.body[0], cst.Assign).targets[0].target
         return "bound anew" if self.code(node) == self.code(target) else None

@@ -326,6 +326,52 @@ def test_what_others_wrote_is_kept_as_theirs(tmp_path: Path, opening: str, rules
     assert project(tmp_path, TWICE, **{**others, "pkg/__init__.py": "", "setup.py": opening}) == rules
 
 
+@pytest.mark.parametrize(
+    ("licence", "rules"),
+    [
+        ("MIT License\n\nCopyright (c) 2020-present, Umbrella\n", []),
+        ("GNU GENERAL PUBLIC LICENSE\n\n Copyright (C) 2007 Free Software Foundation, Inc.\n", []),
+        ("BSD 3-Clause License\n\nCopyright (c) 2017, ACME\n", ["redundant-move"]),
+        ("Copyright [yyyy] [name of copyright owner]\n", ["redundant-move"]),
+    ],
+    ids=["another", "nobody's in particular", "the same", "not filled in"],
+)
+def test_the_licence_says_whose_work_the_project_is(tmp_path: Path, licence: str, rules: list[str]) -> None:
+    assert project(tmp_path, TWICE, **{"train.py": "from pkg.model import noise\n", "LICENSE": licence}) == rules
+
+
+RAISES = "import torch\n\n\ndef noise(x):\n    return torch.FloatTensor(3, device='cuda')\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "setup", "is_own"),
+    [
+        ("mmdet", "", False),
+        ("mmdet", "setup(name='my-net')\n", False),
+        ("mmdet", "setup(\n    name='mmdet', version='1.0')\n", True),
+        ("k_diffusion", "setup(name='k-diffusion')\n", True),
+        ("funasr_detach", "", False),
+        ("funasr2", "", True),
+        ("nets/mmdet", "", True),
+        ("libs/mmdet", "", False),
+    ],
+)
+@pytest.mark.parametrize(("rule", "code"), [("redundant-move", TWICE), ("invalid-device-argument", RAISES)])
+def test_a_copy_of_a_package_that_everybody_knows_is_kept_as_it_is(
+    tmp_path: Path, package: str, setup: str, is_own: bool, rule: str, code: str
+) -> None:
+    write(tmp_path, **{"setup.py": setup, "nets/__init__.py": "", "train.py": "from some.a import noise\n"})
+    write(tmp_path, **{f"{package}/__init__.py": "", f"{package}/nn/__init__.py": "", f"{package}/nn/a.py": code})
+    assert found(tmp_path, f"{package}/nn/a.py") == ([rule] if is_own else [])
+
+
+def test_a_package_in_a_project_of_its_name_is_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "mmdetection"
+    write(tmp_path, **{"mmdetection/mmdet/__init__.py": "", "mmdetection/mmdet/a.py": TWICE})
+    write(root, **{"train.py": "from mmdet.a import noise\n"})
+    assert found(root, "mmdet/a.py") == ["redundant-move"]
+
+
 def test_a_cached_finding_follows_whose_work_the_package_is(tmp_path: Path) -> None:
     others = {"train.py": "from pkg.model import noise\n"}
     assert project(tmp_path, TWICE, **others) == ["redundant-move"]
