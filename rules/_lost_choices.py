@@ -1,4 +1,4 @@
-"""Choices of a device that are overwritten before anything reads them."""
+"""Choices of a device that are overwritten before anything reads them, or dropped by how an expression is read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from dataclasses import dataclass
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, last_word
 from devlint.rule import Rule
-from devlint.rules._portability import told_to_device
+from devlint.rules._portability import Surroundings, is_available_test, is_device_name, told_to_device
 
 _IS_DEVICE = re.compile(r"(^|_)device(_|$)")
 _KIND = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")
 _WITHOUT_CUDA = "not torch.cuda.is_available()"
+_KEY = re.compile(r"""(?:\.get\(|\[)['"](\w+)['"]""")
+#: `torch.backends.mps.is_available()`, `is_torch_cuda_available()`
+_AVAILABLE = re.compile(r"(\w+\.)*(is_(\w+_)?available|is_built)\(\)")
 
 #: A test, and whether it holds.
 _Test = tuple[cst.BaseExpression, bool]
@@ -38,6 +41,15 @@ class Lost:
 
     choice: cst.CSTNode
     given: Given
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """``device or "cuda" if ... else "cpu"``: the ``choice``, what was ``given``, and what stands after ``or``."""
+
+    choice: cst.IfExp
+    given: cst.BaseExpression
+    after: cst.BaseExpression
 
 
 def lost_choices(rule: Rule) -> Iterator[Lost]:
@@ -118,3 +130,68 @@ def _all(rule: Rule, tests: tuple[_Test, ...]) -> str:
 
 def _not(test: str) -> str:
     return test.removeprefix("not ") if test.startswith("not ") else f"not {test}"
+
+
+def dropped_choices(rule: Rule) -> Iterator[Dropped]:
+    """``device or "cuda" if torch.cuda.is_available() else "cpu"``, which is read as ``(device or "cuda") if ...``."""
+    around = Surroundings(rule)
+    for choice in rule.source.nodes_of(cst.IfExp):
+        either = choice.body
+        # (device or "cuda") if torch.cuda.is_available() else "cpu"   is meant so
+        if not isinstance(either, cst.BooleanOperation) or not isinstance(either.operator, cst.Or) or either.lpar:
+            continue
+        given = next((each for each in _alternatives(either.left) if _was_given(rule, each)), None)
+        if given is None or not _is_about_machine(rule, around, choice.test):
+            continue
+        # workers or 4 if torch.cuda.is_available() else 0, device or "cuda" if ... else device
+        if not _is_device(rule, choice.orelse) or _is_read(rule, given, choice.orelse):
+            continue
+        # if device is None: device = device or "cuda" if torch.cuda.is_available() else "cpu"
+        if not any(_is_read(rule, given, test) for test in _tests_around(rule, choice)):
+            yield Dropped(choice, given, either.right)
+
+
+def _alternatives(node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """``a`` and ``b`` of ``a or b``."""
+    if isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.Or):
+        yield from _alternatives(node.left)
+        yield from _alternatives(node.right)
+    else:
+        yield node
+
+
+def _was_given(rule: Rule, node: cst.BaseExpression) -> bool:
+    """``device``, ``args.device``, ``config["device"]``, ``os.environ.get("DEVICE")``"""
+    key = _KEY.search(rule.code(node)) if isinstance(node, cst.Call | cst.Subscript) else None
+    return is_device_name(key[1].lower() if key is not None else last_word(dotted(node)))
+
+
+def _is_read(rule: Rule, given: cst.BaseExpression, inside: cst.BaseExpression) -> bool:
+    path = dotted(given)
+    return any(_names(rule, node, path) if path else rule.code(given) == rule.code(node) for node in tree.walk(inside))
+
+
+def _is_about_machine(rule: Rule, around: Surroundings, test: cst.BaseExpression) -> bool:
+    """Whether a test asks which devices there are, and nothing that anybody chose."""
+    if isinstance(test, cst.UnaryOperation):
+        return _is_about_machine(rule, around, test.expression)
+    if isinstance(test, cst.BooleanOperation):
+        return all(_is_about_machine(rule, around, side) for side in (test.left, test.right))
+    if isinstance(test, cst.Name):  # HAS_CUDA = torch.cuda.is_available()
+        made = around.assigned(test.value)
+        return bool(made) and all(is_available_test(code) for code in made)
+    code = rule.code(test)
+    return is_available_test(code) or _AVAILABLE.fullmatch(code) is not None
+
+
+def _is_device(rule: Rule, node: cst.BaseExpression) -> bool:
+    if isinstance(node, cst.IfExp):
+        return _is_device(rule, node.body) and _is_device(rule, node.orelse)
+    return _kind(rule, node) is not None or is_device_name(last_word(dotted(node)))
+
+
+def _tests_around(rule: Rule, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    above = rule.enclosing(node, cst.If, cst.IfExp, cst.FunctionDef)
+    while isinstance(above, cst.If | cst.IfExp):
+        yield above.test
+        above = rule.enclosing(above, cst.If, cst.IfExp, cst.FunctionDef)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import asks_for_device
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.place import HOST
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import UNKNOWN_KIND
@@ -17,12 +18,22 @@ from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._moves import short
 from devlint.rules._places import bound_before
+from devlint.rules._recurs import function_of
+from devlint.rules._same_run import is_of_same_run
 from devlint.rules._shown import leaves_on_host
 
 #: Words that put what is made somewhere else afterwards.
 _PUTS = frozenset("to cuda cpu to_empty type_as".split())
 #: What the parts of a list have to be on one device for: `torch.cat(found).to(device)` comes too late.
 _JOIN = frozenset({"torch.cat", "torch.concat", "torch.stack", "torch.hstack", "torch.vstack"})
+#: What reads a checkpoint by its name, and takes `map_location`.
+_LOADS = re.compile(r"load|restore|resume|read|import|from_", re.IGNORECASE)
+#: What holds counts and settings of a run, and no weights: `load_state(folder, "train.pt")`.
+_OF_RUN = re.compile(r"(?<![a-z])(train(er)?(_state|/|\.p)|rng|scheduler|config|meta|vocab|stats)", re.IGNORECASE)
+#: `load-without-map-location` has these.
+_OF_TORCH = frozenset(
+    "torch.load torch.serialization.load torch.hub.load_state_dict_from_url torch.utils.model_zoo.load_url".split()
+)
 _READS_OR_PUTS = _PUTS | {"numpy", "tolist"}
 
 
@@ -33,18 +44,24 @@ class Told(NamedTuple):
     device: str
 
 
+#: A function or method that calls name: the function or class by which the name means it, and the name.
+_Callee = tuple[object, str]
+
+
 class DeviceLeftOut(Rule):
     """Calls that go together are told the device, and one of them is not.
 
     ## What it does
     Reports a layer of torch that a constructor makes without `device=`, where it makes others with one and none without
     a reason (at least two, and the same device); and a tensor that one branch makes without `device=` for the name or
-    list that the other branch makes it for with one.
+    list that the other branch makes it for with one. Reports the call of a function or method that loads something
+    without `map_location=`, where another call of it in the same file gives one (`Net.load_from_file(path)`).
 
     ## Why is this bad
     What is made without `device=` is on the host. Beside what is on the device the first operation raises `Expected all
     tensors to be on the same device`; and a layer made so, where the others are made on `meta`, takes the memory, and
-    the time to fill it, that `meta` was to save.
+    the time to fill it, that `meta` was to save. What is loaded without `map_location=` goes to the device it was saved
+    from, and where there is no such device, loading raises.
 
     ## Example
     ```python
@@ -83,6 +100,10 @@ class DeviceLeftOut(Rule):
     below. Single numbers (`torch.tensor(0.0)`) mix with anything, and are silent. New: two findings in code that is
     kept well, one of them true; the cause of the other was mended.
 
+    Of what loads, `torch.load` and its like are left to `load-without-map-location`. Silent in tests, where one of the
+    calls is under a test that asks for a device or comes after an error of the other, where the function is known to
+    have another default than `None`, for what the same run has written, and for what holds no weights by its name.
+
     ## References
     - [Linear](https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html)
     - [Skipping module parameter initialization](https://docs.pytorch.org/tutorials/prototype/skip_param_init.html)
@@ -94,6 +115,8 @@ class DeviceLeftOut(Rule):
     assumes_host_default = True
 
     def check(self) -> None:
+        if "map_location" in self.source.text and not self.in_tests:
+            self._loads()
         if "device" not in self.source.text:
             return
         for function in self.flow.scope.functions.values():
@@ -140,6 +163,114 @@ class DeviceLeftOut(Rule):
             named = [arg.value for arg in call.args if arg.star == "**"]
             return f"**{self.code(named[0])}" if named and "factory" in dotted(named[0]) else None
         return None if leaves_on_host(self, given.value) else f"device={self.code(given.value)}"
+
+    # loading ------------------------------------------------------------------------------------
+
+    def _loads(self) -> None:
+        """``Net.load_from_file(path, map_location=device)``, and ``Net.load_from_file(path)``."""
+        told: dict[_Callee, list[Told]] = {}
+        left: list[cst.Call] = []
+        for call in self.source.nodes_of(cst.Call):
+            if not call.args or not _LOADS.search(called_name(call)) or self._is_asked(call):
+                continue
+            given = next((arg for arg in call.args if arg.keyword and arg.keyword.value == "map_location"), None)
+            if given is None:
+                # trainer_state = load_state(folder, "train.pt")
+                of_run = _OF_RUN.search(self.code(self.enclosing(call, cst.Assign) or call))
+                if not of_run and not any(arg.star for arg in call.args):
+                    left.append(call)
+            elif self.code(given.value) != "None":
+                for callee in self._callees(call):
+                    told.setdefault(callee, []).append(Told(call, f"map_location={self.code(given.value)}"))
+        for call in left if told else ():
+            found = [each for callee in sorted(self._callees(call), key=str) for each in told.get(callee, ())]
+            # load_net(path, device): one that is told it by its name has room for no other before it
+            found = [each for each in found if _places(call) <= _places(each.call)]
+            if found and not self._has_default(call) and not is_of_same_run(self, call):
+                self._report_load(call, found)
+
+    def _is_asked(self, call: cst.Call) -> bool:
+        """Whether it is one of two ways, by what the machine has, or by what the other one raises."""
+        above = self.parent(call)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            # if torch.cuda.is_available(): net = load_net(path)
+            if isinstance(above, cst.If | cst.IfExp) and asks_for_device(self.code(above.test)):
+                return True
+            # except RuntimeError: net = load_net(path, map_location="cpu")
+            if isinstance(above, cst.ExceptHandler):
+                return True
+            above = self.parent(above)
+        return False
+
+    def _callees(self, call: cst.Call) -> set[_Callee]:
+        path, function = dotted(call.func), self.flow.function(call)
+        head, dot, rest = path.partition(".")
+        if not path or self.flow.scope.qualified(call.func) in _OF_TORCH:
+            return set()
+        if head in ("self", "cls"):
+            return {(function.cls if function is not None else None, path)}
+        if function is None or head not in function.assigned | function.param_names:
+            return {(None, path)}
+        # kind = Flat if is_flat else Deep; kind.load(path)   calls that of either class
+        return {(function, path)} | {(None, f"{name}{dot}{rest}") for name in self._classes(head, function)}
+
+    def _classes(self, name: str, function: Function) -> set[str]:
+        """The classes that a function binds a name to."""
+        values = [
+            node.value
+            for node in self.source.nodes_of(cst.Assign)
+            if self.flow.function(node) is function and dotted(node.targets[0].target) == name
+        ]
+        sides = [s for v in values for s in ((v.body, v.orelse) if isinstance(v, cst.IfExp) else (v,))]
+        return {dotted(side) for side in sides if last_word(dotted(side))[:1].isupper()}
+
+    def _has_default(self, call: cst.Call) -> bool:
+        """``def load_net(path, map_location="cpu")``, also where the function sees to it itself."""
+        function = function_of(self.flow, call) or self._of_class(call) or self._of_project(call)
+        param = function.param("map_location") if function is not None else None
+        if function is None or param is None:
+            return False
+        return "map_location" in function.assigned or (param.default is not None and dotted(param.default) != "None")
+
+    def _of_class(self, call: cst.Call) -> Function | None:
+        """``Net.load(path)``, where the file has the class."""
+        owner, _, method = dotted(call.func).rpartition(".")
+        cls = self.flow.scope.class_names.get(owner)
+        return cls.methods.get(method) if cls is not None else None
+
+    def _of_project(self, call: cst.Call) -> Function | None:
+        """The function or classmethod of another file that is called."""
+        qualified = self.flow.scope.qualified(call.func)
+        unit = self.flow.followed(qualified)
+        if unit is not None:
+            return unit.function
+        owner, _, method = qualified.rpartition(".")
+        unit = self.flow.followed(owner) if owner else None
+        return unit.cls.methods.get(method) if unit is not None and unit.cls is not None else None
+
+    def _report_load(self, call: cst.Call, told: list[Told]) -> None:
+        fixed = next((each for each in told if self._is_known(each, call)), None)
+        edit = self.add_argument(call, fixed.device) if fixed is not None else None
+        example = fixed or told[0]
+        self.report(
+            call,
+            f"`{dotted(call.func)}` is left without `map_location=`: what it loads goes to where it was saved from",
+            notes=[self.note(example.call, f"this is told `{short(example.device)}`")],
+            fix=self.fix(f"add `{short(example.device)}`", edit, safe=False) if edit is not None else None,
+        )
+
+    def _is_known(self, told: Told, call: cst.Call) -> bool:
+        """Whether each name that tells the device of another call is bound at this one."""
+        value = next(arg.value for arg in told.call.args if arg.keyword and arg.keyword.value == "map_location")
+        names = {
+            node.value
+            for node in tree.walk(value)
+            if isinstance(node, cst.Name)
+            and not (isinstance(above := self.parent(node), cst.Attribute) and above.attr is node)
+        }
+        function = self.flow.function(call)
+        has_self = function is not None and function.cls is not None and function.takes_self
+        return all(has_self if name == "self" else bound_before(self.flow, name, call) for name in names)
 
     # branches -----------------------------------------------------------------------------------
 
@@ -208,6 +339,11 @@ class DeviceLeftOut(Rule):
             return None
         edit = self.add_argument(call, told.device)
         return self.fix(f"make it there: `{told.device}`", edit, safe=False) if edit is not None else None
+
+
+def _places(call: cst.Call) -> int:
+    """How many arguments are told by their place."""
+    return sum(arg.keyword is None for arg in call.args)
 
 
 def _puts(call: cst.Call) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.rule import Rule
 from devlint.rules._lost_choices import lost_choices
 from devlint.rules._moves import short
@@ -22,6 +22,10 @@ _NOT_THERE = (
     r"(?:{0}\.device(?:\.type)?|str\({0}\.device\)) (?:!= (?:torch\.device\()?['\"]cuda(?::0)?['\"]\)?|"
     r"== (?:torch\.device\()?['\"]cpu['\"]\)?)|['\"]cuda['\"] not in str\({0}\.device\)"
 )
+_MPS = re.compile(r"(?<![a-z])mps(?![a-z])", re.IGNORECASE)
+#: Words of code that is for Macs.
+_OF_MACS = re.compile(r"darwin|mac_?os|apple|coreml|(?<![a-z])(mlx|metal)(?![a-z])", re.IGNORECASE)
+_FOR_MACS = re.compile(r"(?<![a-z])(mps|apple|mac|mac_?os|m[1-4])(?![a-z])", re.IGNORECASE)
 #: What tells all factories of the process where to make tensors.
 _FOR_ALL = frozenset({"torch.set_default_tensor_type", "torch.set_default_device"})
 
@@ -42,7 +46,8 @@ class HardCodedDevice(Rule):
     meets a tensor the function was handed, or is made in a module, which whoever uses it moves; `.cuda()` in a class
     (or the functions of a file) that elsewhere asks `if args.cuda:` first, or works on `f"cuda:{args.gpu}"`. So, too,
     `"cuda"` as what `device` falls back to where it is `None`, as the `"device"` of a dictionary of settings in a
-    function that was told one, and a method `cuda(device)` that drops its argument.
+    function that was told one, a method `cuda(device)` that drops its argument, and `"mps"`, which few machines have,
+    in a file that says nothing else of it.
 
     ## Why is this bad
     `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
@@ -77,7 +82,8 @@ class HardCodedDevice(Rule):
     tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current CUDA
     device, start `nccl` processes or import what needs CUDA. And where no device was chosen, or is implied as said
     above: a script that says `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be
-    overridden and is not reported, only a call in the same file that leaves it as it is.
+    overridden and is not reported, only a call in the same file that leaves it as it is. Of `"mps"`, silent where
+    anything else in the file names it (a test, a choice, a default, a table), or is for Macs by its words or its path.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -98,6 +104,7 @@ class HardCodedDevice(Rule):
         ):
             return
         around = Surroundings(self)
+        reported: set[cst.BaseExpression] = set()
         for call in self.source.nodes_of(cst.Call):
             literal = self._literal(call)
             if literal is None:
@@ -114,9 +121,12 @@ class HardCodedDevice(Rule):
             if chosen is not None:
                 if not around.is_for_cuda(call):
                     self._report(call, literal, chosen, around)
+                    reported.add(literal)
             elif guard is None and (implied := around.implied(call)) is not None and not around.is_for_cuda(call):
                 self._report_implied(call, literal, implied)
+                reported.add(literal)
 
+        self._only_on_macs(around, reported)
         self._left_at_default(around)
         self._in_settings(around)
         self._fallen_back(around)
@@ -136,6 +146,43 @@ class HardCodedDevice(Rule):
             where = " where there is no CUDA" if lost.given.when else ""
             message = f"`{name}` is `{self.code(value)}`{where}, whatever was chosen for it above"
             self.report(test or value, message, notes=[self.note(lost.choice, "nothing reads what is chosen here")])
+
+    def _only_on_macs(self, around: Surroundings, reported: set[cst.BaseExpression]) -> None:
+        """``torch.load(path, map_location="mps")`` in a file that says nothing else of ``mps``."""
+        if self.in_tests or not _MPS.search(self.source.text):
+            return
+        # examples/apple/speak.py
+        project = self.flow.project
+        path = project.in_project() if project is not None else self.source.path
+        if _FOR_MACS.search(path) or _OF_MACS.search(self.source.text):
+            return
+        written = list(self._on_mps(around))
+        # if torch.backends.mps.is_available(), KINDS = ["cpu", "cuda", "mps"], device = "mps": one line to change
+        named: list[cst.SimpleString | cst.FormattedStringText | cst.Name] = [*self.source.nodes_of(cst.SimpleString)]
+        named += [*self.source.nodes_of(cst.FormattedStringText), *self.source.nodes_of(cst.Name)]
+        if any(
+            _MPS.search(node.value) and node not in written and not isinstance(self.parent(node), cst.Expr)
+            for node in named
+        ):
+            return
+        if written and not reported.intersection(written):
+            said = (
+                f"the device is written down as `{self.code(written[0])}`, and nothing here asks whether there is any"
+            )
+            notes = [self.note(other, "so it is here") for other in written[1:]]
+            self.report(written[0], said, notes=notes, tentative=True)
+
+    def _on_mps(self, around: Surroundings) -> Iterator[cst.BaseExpression]:
+        """``"mps"`` of ``net.to("mps")`` and of ``net.to(torch.device("mps"))``, where nothing was chosen."""
+        for call in self.source.nodes_of(cst.Call):
+            literal = self._literal(call)
+            if literal is None and isinstance(self.parent(call), cst.Arg):
+                literal = told_to_device(self, call)
+            # dict(name="small", device="mps")
+            if literal is None or not _is_mps(literal) or called_name(call) == "dict":
+                continue
+            if around.guard(call) is None and around.chosen(call) is None:
+                yield literal
 
     def _in_settings(self, around: Surroundings) -> None:
         """``{"task": "summary", "device": "cuda:0"}`` in a function that takes a device."""
@@ -330,6 +377,10 @@ def _says_nothing(test: str, name: str) -> bool:
     """``device is None``, ``not device``, also with more behind ``and``."""
     name = re.escape(name)
     return re.match(rf"({name} (is|==) None|not {name})( and |$)", test) is not None
+
+
+def _is_mps(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.SimpleString) and _MPS.match(str(node.evaluated_value)) is not None
 
 
 def _is_kind(node: cst.BaseExpression) -> bool:

@@ -6,17 +6,22 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules import _told_device as devices
 from devlint.rules._afterwards import ends_on, goes_to_host, is_left_alone, later_reads, meets_what_is_there, reads_of
+from devlint.rules._lost_choices import dropped_choices
 from devlint.rules._moves import short
 from devlint.rules._told_device import DEVICE_NAMES, Told, Use
 
 #: What holds settings, and is no tensor that has a device of its own.
 _SETTINGS = re.compile(r"^(self|args|opts?|options|cfg|conf|config|flags|hparams|settings|accelerator|fabric|trainer)$")
+#: What a parameter is called that numbers the devices of one kind.
+_INDEX = re.compile(r"^(cuda_)?(device|gpu|cuda)_?(id|idx|index|num|number)$")
+#: Calls that say something, and place nothing.
+_SAYS = frozenset("print log debug info warning format".split())
 
 
 class IgnoredDeviceArgument(Rule):
@@ -27,7 +32,10 @@ class IgnoredDeviceArgument(Rule):
     `self.device` or a constant such as `"cuda"` instead; a tensor made without `device=` that such a function
     returns, or, tentatively, that a plain function or a constructor makes which never reads its `device`; and the call
     of a function of the project that takes `device`, left at its default, though the caller has one. Reports
-    `x.cuda()` in a function where everything else goes to `flair.device` or the like.
+    `x.cuda()` in a function where everything else goes to `flair.device` or the like. Reports `device or "cuda" if
+    torch.cuda.is_available() else "cpu"`, which is read as `(device or "cuda") if ...`, so that `device` is dropped
+    on a machine without CUDA; and `torch.device(device)` in a function that takes an index as well and hands on the two
+    of them elsewhere: that is the current device of the kind, whatever the index says.
 
     ## Why is this bad
     It works as long as both happen to be the same device. The caller who passes another one (`cuda:1`, the host, a
@@ -60,7 +68,7 @@ class IgnoredDeviceArgument(Rule):
 
     ## Fix safety
     The fix names the device that the function was told. It is unsafe: whoever relied on the other one
-    gets tensors on another device than before.
+    gets tensors on another device than before. For `or` it puts parentheses around the choice that comes after it.
 
     ## Limits
     In the nursery: of 29 findings in repositories that nobody had tuned for, 6 were worth a change. Mostly the two
@@ -71,7 +79,9 @@ class IgnoredDeviceArgument(Rule):
     A constant is reported as the one that was forgotten: silent where the file sets the current device, or names CUDA
     in another function, too. Tensors that are filled from the host are meant to be there. Of the functions called,
     those of the project are seen that give tensors, and none that is handed a tensor or a module and has `None` for a
-    default; what they give must be given back or meet what is there.
+    default; what they give must be given back or meet what is there. Of `or`, silent where parentheses say how it is
+    meant, and where the test asks for more than what the machine has. Of an index, only what goes to calls together
+    with the device counts, and nothing else may be done with it.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -83,6 +93,7 @@ class IgnoredDeviceArgument(Rule):
     def check(self) -> None:
         if self.in_tests:
             return  # def test_to_cuda(x, device): assert x.cuda().device.type == "cuda"
+        self._dropped()
         uses = devices.uses_by_function(self)
         for function, found in uses.items():
             told = devices.told(self, function)
@@ -98,7 +109,67 @@ class IgnoredDeviceArgument(Rule):
         for function in self.flow.scope.functions.values():
             if function not in returned:
                 self._never_read(function)
+            self._index_left_out(function)
         self._left_at_default(uses)
+
+    # dropped ------------------------------------------------------------------------------------
+
+    def _dropped(self) -> None:
+        """``device or "cuda" if torch.cuda.is_available() else "cpu"``"""
+        for dropped in dropped_choices(self):
+            given, test = self.code(dropped.given), self.code(dropped.choice.test)
+            start, _ = self.source.offsets(dropped.after, outer=True)
+            _, end = self.source.offsets(dropped.choice)
+            edits = (self.replace_between(start, start, "("), self.replace_between(end, end, ")"))
+            self.report(
+                dropped.choice,
+                f"`{given}` is dropped where `{test}` fails: `or` binds closer than `if`",
+                fix=self.fix(f"decide first what `{given} or` falls back to", *edits, safe=False),
+            )
+
+    def _index_left_out(self, function: Function) -> None:
+        """``def load(name, device, device_index=0)``, and ``torch.device(device)`` in it."""
+        device = next((p for p in function.params if p.name.value in DEVICE_NAMES), None)
+        index = next((p for p in function.params if _INDEX.match(p.name.value)), None)
+        # def load(name, device, device_index): net = Net(name, device, device_index); device = net.device
+        if device is None or index is None or function.assigned & {device.name.value, index.name.value}:
+            return
+        # def load(name, device: torch.device, device_index=0): whoever calls it says which one
+        if device.annotation is not None and "str" not in self.code(device.annotation.annotation):
+            return
+        name, number = device.name.value, index.name.value
+        reads = reads_of(self, function, number)
+        if not reads or not all(self._goes_with(read, name) for read in reads):
+            return
+        for read in reads_of(self, function, name):
+            call = self.enclosing(read, cst.Call)
+            if not self._is_kind_alone(call, read, function):
+                continue
+            self.report(
+                call,
+                f"`{self.code(call)}` leaves `{number}` out: it is the current device of its kind",
+                notes=[self.note(index, "the index is told here")],
+            )
+
+    def _goes_with(self, read: cst.Name, device: str) -> bool:
+        """``Net(name, device=device, device_index=device_index)``, not ``f"{device}:{device_index}"``, nor a test."""
+        arg = self.parent(read)
+        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        if not isinstance(call, cst.Call) or called_name(call) in _SAYS:
+            return False
+        # torch.device(device, gpu_id), torch.cuda.set_device(gpu_id), logger.info("on %s %d", device, gpu_id)
+        handed = any(isinstance(each.value, cst.Name) and each.value.value == device for each in call.args)
+        return handed and not self.flow.scope.qualified(call.func).startswith("torch.")
+
+    def _is_kind_alone(self, call: cst.Call | None, device: cst.Name, function: Function) -> bool:
+        """``torch.device(device)``"""
+        if call is None or self.flow.scope.qualified(call.func) != "torch.device" or len(call.args) != 1:
+            return False
+        # torch.device(device).type, torch.device(device) == torch.device("cpu")
+        if isinstance(self.parent(call), cst.Attribute | cst.Comparison | cst.ComparisonTarget):
+            return False
+        # if device == "cpu": Detector(torch.device(device))
+        return call.args[0].value is device and not devices.asked(self, call, function)
 
     # beside the device that is told -------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in
+from devlint.rules._copied import is_of_others
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._shown import calls_that_run
@@ -33,6 +34,7 @@ class InvalidDeviceArgument(Rule):
     - a `torch.device` for the `device_type` of `autocast`, which takes a string;
     - an accelerator for a constructor of host tensors: `torch.LongTensor([1], device=device)`;
     - `device=` for a function or class that has no such argument: `torch.cat`, `nn.ReLU`, `nn.Parameter`, `DataLoader`;
+    - `torch.device(device)` of a parameter that is `None` unless it is given, which nothing asks before;
     - `if gpu:` and `gpu or other` for a number of a device that may be `None`: device 0 is false.
 
     ## Why is this bad
@@ -75,7 +77,10 @@ class InvalidDeviceArgument(Rule):
 
     Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
     that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
-    file that sets the default tensor type, since they make others then, and in what puts batches together on the host.
+    file that sets the default tensor type, since they make others then, in what puts batches together on the host, and
+    in a copy of somebody else's package, which would have been mended if the project ran that. So is `torch.device` of
+    a parameter that is `None` by default, where no call of the file leaves it out, or something may come before:
+    another branch, a `return`, a call that checks it.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)
@@ -126,6 +131,8 @@ class InvalidDeviceArgument(Rule):
             arg = argument(node, 0, "type", "device")
             if arg is not None:
                 self._device(node, arg, named=True)
+            if arg is not None and name == "torch.device" and isinstance(arg.value, cst.Name):
+                self._left_out(node, arg.value)
         elif name in _LOADING:
             self._load(node, name)
         elif name in _LEGACY:
@@ -229,7 +236,7 @@ class InvalidDeviceArgument(Rule):
                 f"`{short(self.code(node.func))}` makes host tensors only, and refuses `{short(self.code(arg))}`",
                 fix=self._without_legacy(node, name),
                 # once that is one of CUDA's, it makes tensors there
-                tentative=self.flow.default_type_set or self._is_for_batches(node),
+                tentative=self.flow.default_type_set or self._is_for_batches(node) or is_of_others(self),
             )
 
     def _is_for_batches(self, node: cst.Call) -> bool:
@@ -391,6 +398,94 @@ class InvalidDeviceArgument(Rule):
     def _is_expected(self, node: cst.CSTNode) -> bool:
         return is_expected(self, node)
 
+    # left out -----------------------------------------------------------------------------------
+
+    def _left_out(self, node: cst.Call, given: cst.Name) -> None:
+        """``def draw(n, device=None): ... torch.device(device)``"""
+        function = self.flow.function(node)
+        param = function.param(given.value) if function is not None else None
+        if function is None or param is None or dotted(param.default) != "None" or self._is_expected(node):
+            return
+        # @click.option("--device", default="cpu")
+        if function.is_replaced or any(last_word(each) in _HANDING for each in function.decorators):
+            return
+        if isinstance(self.enclosing(node, cst.FunctionDef, cst.Lambda), cst.Lambda):
+            return  # lambda: torch.device(device)  runs once it is known, or never
+        mentions = self._mentions_before(function, node, given)
+        # if device is None: device = "cpu"
+        if not all(isinstance(self.parent(each), cst.Arg) for each in mentions) or self._asks_kind(mentions):
+            return
+        surely = not mentions and self._runs_always(function, node) and self._is_left_out(function, given.value)
+        name = given.value
+        said = f"`{name}` is `None`, which is no device, unless it is given"
+        self.report(given, said, notes=[self.note(param, "by default")], tentative=not surely)
+
+    def _mentions_before(self, function: Function, node: cst.Call, given: cst.Name) -> list[cst.Name]:
+        """Where a parameter is named before a call is done with, or in the same statement, in any way."""
+        statement = self.enclosing(node, cst.SimpleStatementLine, cst.BaseCompoundStatement)
+        end = self.source.offsets(statement if isinstance(statement, cst.SimpleStatementLine) else node)[1]
+        return [
+            each
+            for each in _names_in(function.node.body, given.value)
+            if each is not given
+            and self.source.offsets(each)[0] < end
+            # x.device, draw(3, device=...), and device = torch.device(device) itself
+            and not self._is_no_use(each, statement)
+        ]
+
+    def _is_no_use(self, name: cst.Name, statement: cst.CSTNode | None) -> bool:
+        """Whether a name is an attribute's or a keyword, or what the statement itself binds."""
+        above = self.parent(name)
+        if isinstance(above, cst.Attribute):
+            return above.attr is name
+        if isinstance(above, cst.Arg):
+            return above.keyword is name
+        return isinstance(above, cst.AssignTarget) and self.enclosing(above, cst.SimpleStatementLine) is statement
+
+    def _asks_kind(self, mentions: list[cst.Name]) -> bool:
+        """``if isinstance(device, str):``, ``if is_known(device):``, ``device = resolve(device)``"""
+        calls = (self.parent(self.parent(each) or each) for each in mentions)
+        return any(not isinstance(self.parent(call), cst.Expr) for call in calls if call is not None)
+
+    def _runs_always(self, function: Function, node: cst.Call) -> bool:
+        """Whether each call of a function comes to a node: no branch is around it, and nothing returns before."""
+        child: cst.CSTNode = node
+        above = self.parent(child)
+        while above is not None and above is not function.node:
+            # move and torch.device(device), torch.device(device) if move else None, [torch.device(device) for x in xs]
+            if isinstance(above, _MAY_SKIP):
+                return False
+            child, above = above, self.parent(above)
+        start = self.source.offsets(node)[0]
+        return not any(
+            isinstance(each, cst.Return | cst.Raise | cst.Yield | cst.Await) and self.source.offsets(each)[1] < start
+            for each in tree.walk(function.node.body)
+        )
+
+    def _is_left_out(self, function: Function, name: str) -> bool:
+        """Whether a call of the file leaves a parameter out, or hands in ``None``, and nothing catches that."""
+        cls = function.cls
+        called = function.name
+        if cls is not None:
+            # super().__init__() calls another one, and so may layer.draw(3)
+            called = cls.name if function.name == "__init__" else f"self.{function.name}"
+            if cls.node.decorators:
+                return False  # @gin.configurable
+        for call in calls_that_run(self, function):
+            if dotted(call.func) != called or (called.startswith("self.") and not self._is_in(call, function)):
+                continue
+            given = handed_in(call, function, name)
+            if given is None and any(arg.star for arg in call.args):
+                continue  # Told(3, **options)
+            if (given is None or dotted(given) == "None") and not self._is_expected(call):
+                return True
+        return False
+
+    def _is_in(self, call: cst.Call, function: Function) -> bool:
+        """Whether it is the method's own class that calls a method."""
+        caller = self.flow.function(call)
+        return caller is not None and caller.cls is function.cls
+
     # the truth of a number ----------------------------------------------------------------------
 
     def visit_If(self, node: cst.If) -> None:
@@ -531,6 +626,21 @@ def _names_in(node: cst.CSTNode, name: str) -> list[cst.Name]:
     return [inner for inner in tree.walk(node) if isinstance(inner, cst.Name) and inner.value == name]
 
 
+#: Decorators that hand in what others said.
+_HANDING = frozenset({"command", "option", "argument", "main"})
+#: What may leave out what stands in it.
+_MAY_SKIP = (
+    cst.If,
+    cst.For,
+    cst.While,
+    cst.Try,
+    cst.TryStar,
+    cst.Match,
+    cst.IfExp,
+    cst.BooleanOperation,
+    cst.BaseComp,
+    cst.FunctionDef,
+)
 _AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"})
 #: They take a device, or its name, first.
 _TOLD = frozenset({"torch.device", "torch.Generator", "torch.set_default_device"})

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted, names_bound
+from devlint.flow.names import dotted
 from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
 from devlint.rule import Rule
+from devlint.rules._any_tensor import OF_ANY_TENSOR, may_be_of_other_class
+from devlint.rules._arguments import argument
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_apart
@@ -22,6 +26,8 @@ _SAID = {
     SHOWN: "the function is not called: itself is shown, and not what it gives",
     CONTEXT: "it is not called, and so no context manager",
 }
+_DEVICE_SAID = "it names a device, and is always true"
+_MODULE_SAID = "it is a module, and always true"
 
 
 class UncalledFunction(Rule):
@@ -35,12 +41,16 @@ class UncalledFunction(Rule):
     - in a comparison: `x.dim == 3`, `torch.cuda.device_count > 1`;
     - as a context manager: `with torch.no_grad:`;
     - as a statement of its own: `torch.cuda.synchronize`, `model.eval`;
-    - in what is printed or formatted: `f"{loss.item}"`.
+    - in what is printed or formatted: `f"{loss.item}"`;
+
+    and conditions that name a device, or torch's module for it, and do not ask whether it is there:
+    `if torch.device("mps"):`, `"cuda" if torch.cuda else "cpu"`.
 
     ## Why is this bad
     A function is true, whatever it would answer: `if torch.cuda.is_available:` takes the branch for a GPU on every
-    machine, and `if not x.is_contiguous:` is never taken. `x.dim == 3` is always false. A statement that only names a
-    function does nothing. `with torch.no_grad:` and an order (`>`) raise.
+    machine, and `if not x.is_contiguous:` is never taken. So are a `torch.device` and a module, whatever the machine
+    has. `x.dim == 3` is always false. A statement that only names a function does nothing. `with torch.no_grad:` and an
+    order (`>`) raise.
 
     ## Example
     ```python
@@ -60,16 +70,23 @@ class UncalledFunction(Rule):
     The fix adds the parentheses, and asks for `x.numel()` in place of `x.size`, which is numpy's: safe. It is unsafe
     for a statement of its own, whose work is done from then on, and where an `if` or a `while` hangs on a truth that
     never changed: what it left out has never run, and does from then on. `if x.cuda:` asks for `x.is_cuda`. There is
-    none where the function needs arguments, or would give a whole tensor (`if x.half:`).
+    none where the function needs arguments, or would give a whole tensor (`if x.half:`). For a device or its module the
+    fix asks `is_available()`, which is unsafe; there is none for devices that are always there or that only others
+    have, and none beside a comparison, where `device == torch.device("mps")` may be meant.
 
     ## Limits
     Silent where the function may be meant as a value (`wait = wait or torch.cuda.synchronize`), and where the test asks
     whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported on
     what is surely a tensor, as others have attributes called `dim`: not on a parameter of which something is read that
     no tensor has, or whose attribute a class of the file sets, nor where `hasattr` asks for it, and not on what torch's
-    functions make of objects of other classes. Tentative where an `if` guards nothing but what is right anyway
-    (`if x.cuda: x = x.cpu()`). `@torch.no_grad` without parentheses is fine. The same mark on several
-    tests of a file is told once, and left out on what pytest never collects.
+    functions make of objects of other classes. Tentative where an `if` guards nothing but what is right anyway (`if
+    x.cuda: x = x.cpu()`), or what does nothing where the answer would be no (`if rows.numel != 0: x[rows] = 0`).
+    `@torch.no_grad` without parentheses is fine. The same mark on several tests of a file is told once, and left out on
+    what pytest never collects.
+
+    Silent on `torch.device(name)`, which may be there to raise for a wrong name, as it is in an `assert`, and where a
+    module's test only asks whether this torch has it (`torch.xpu and torch.xpu.is_available()`). Tentative where what
+    it guards does nothing without a GPU (`if torch.cuda: torch.cuda.manual_seed_all(0)`).
 
     ## References
     - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)
@@ -80,7 +97,8 @@ class UncalledFunction(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
-        found = (self._told(node) for node in self.source.nodes_of(cst.Attribute))
+        found = [self._told(node) for node in self.source.nodes_of(cst.Attribute)]
+        found += [self._told_device(node) for node in self.source.nodes_of(cst.Call)]
         report_apart(self, (told for told in found if told is not None))
 
     def _told(self, node: cst.Attribute) -> Told | None:
@@ -94,6 +112,10 @@ class UncalledFunction(Rule):
                 return self._judge(node, name)
         elif word in _METHODS and not isinstance(self.parent(node), cst.Call) and self._is_method(node, word):
             return self._judge(node, word)
+        if word in _AVAILABLE:
+            value = self.flow.value(node)
+            if value.kind == NAME and value.ref in _MODULES and not self._is_looked_for(node):
+                return self._always_true(node, _MODULE_SAID, word, tentative=self._guards_idle(node))
         return None
 
     def _is_method(self, node: cst.Attribute, word: str) -> bool:
@@ -101,7 +123,7 @@ class UncalledFunction(Rule):
         if value.kind == MODULE or value.kind == OPTIMIZER:
             # model.dim  is an attribute of the class's own
             return word in _ACTIONS and isinstance(self.parent(node), cst.Expr)
-        if value.kind != TENSOR or word in table.ATTRIBUTES or self._may_be_of_other_class(node.value):
+        if value.kind != TENSOR or word in table.ATTRIBUTES or may_be_of_other_class(self, node.value):
             return False
         if self._is_asked_for(node):
             return False
@@ -114,7 +136,7 @@ class UncalledFunction(Rule):
         classes = self.flow.scope.classes.values()
         if function is None or any(word in cls.attrs or word in cls.attrs_of_class for cls in classes):
             return False  # class Spectrum: permute = False
-        if function.attributes.get(name, set()) - _OF_ANY_TENSOR:
+        if function.attributes.get(name, set()) - OF_ANY_TENSOR:
             return False  # analyser.rate, which no tensor has
         return name in function.called_with or function.is_tensor_by_methods(name)
 
@@ -130,32 +152,6 @@ class UncalledFunction(Rule):
             for call in self.source.nodes_of(cst.Call)
             if self.flow.function(call) is function
         )
-
-    def _may_be_of_other_class(self, node: cst.BaseExpression, depth: int = 10) -> bool:
-        """``specs = torch.stack([Spec(3), Spec(4)])``: a class of elsewhere may take torch's functions over."""
-        if depth == 0:
-            return False
-        parts: list[cst.BaseExpression] = []
-        if isinstance(node, cst.Name):
-            function = self.flow.function(node)
-            parts = [
-                assign.value
-                for assign in self.source.nodes_of(cst.Assign)
-                if self.flow.function(assign) is function
-                and node.value in names_bound(*(target.target for target in assign.targets))
-                and not any(each is node for each in tree.walk(assign.value))
-            ]
-        elif isinstance(node, cst.List | cst.Tuple):
-            parts = [element.value for element in node.elements]
-        elif isinstance(node, cst.Call):
-            name = self.flow.scope.qualified(node.func)
-            if name.startswith("torch."):
-                parts = [arg.value for arg in node.args]
-            elif isinstance(node.func, cst.Attribute) and self.flow.value(node.func.value).kind == TENSOR:
-                parts = [node.func.value]  # specs.expand(4, 2)
-            else:
-                return name.rpartition(".")[2][:1].isupper()
-        return any(self._may_be_of_other_class(part, depth - 1) for part in parts)
 
     # where it stands ----------------------------------------------------------------------------
 
@@ -177,7 +173,9 @@ class UncalledFunction(Rule):
         # the same mark on each test of a file is one slip
         key = self.code(mark) if isinstance(mark, cst.Decorator) else node
         fix = self._fix(node, name, use, test)
-        idle = use == TRUE and name in _METHODS and self._guards_nothing(node)
+        idle = name in _METHODS and (
+            self._guards_nothing(node) if use == TRUE else use == UNEQUAL and self._guards_indexed(node)
+        )
         return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=idle)
 
     def _guards_nothing(self, node: cst.Attribute) -> bool:
@@ -188,6 +186,23 @@ class UncalledFunction(Rule):
         lines = guard.body.body if isinstance(guard.body, cst.IndentedBlock) else [guard.body]
         harmless = {f"{holder} = {holder}.{method}()" for method in _ONCE_OR_TWICE}
         return all(self.code(line).strip() in harmless for line in lines)
+
+    def _guards_indexed(self, node: cst.Attribute) -> bool:
+        """``if rows.numel != 0: low[rows] = mid[rows]``: with no rows nothing is written."""
+        guard, holder = self.enclosing(node, cst.If, cst.SimpleStatementLine), self.code(node.value)
+        if not isinstance(guard, cst.If) or guard.orelse is not None or not isinstance(guard.body, cst.IndentedBlock):
+            return False
+        written = [
+            target.target
+            for line in guard.body.body
+            for small in (line.body if isinstance(line, cst.SimpleStatementLine) else (None,))
+            for target in (small.targets if isinstance(small, cst.Assign) else (None,))
+            if target is not None
+        ]
+        return len(written) == len(guard.body.body) and all(
+            isinstance(target, cst.Subscript) and any(self.code(part.slice) == holder for part in target.slice)
+            for target in written
+        )
 
     def _has_no_effect(self, mark: cst.Decorator) -> bool:
         """``@pytest.mark.skipif(...)`` on what pytest never collects: a function or class of another name."""
@@ -278,9 +293,89 @@ class UncalledFunction(Rule):
         code = self.code(node)
         return f"{code}(" in self.code(where)
 
+    # devices and modules ------------------------------------------------------------------------
+
+    def _told_device(self, node: cst.Call) -> Told | None:
+        """``if torch.device("mps"):``"""
+        if self.flow.name_of(node) != "torch.device":
+            return None
+        arg = argument(node, 0, "type", "device")
+        # if torch.device(name):   raises for a wrong name, as `assert torch.device("npu")` does without the backend
+        if arg is None or not isinstance(arg.value, cst.SimpleString) or isinstance(self.parent(node), cst.Assert):
+            return None
+        kind = str(arg.value.evaluated_value).partition(":")[0]
+        return self._always_true(node, _DEVICE_SAID, kind)
+
+    def _always_true(
+        self, node: cst.Attribute | cst.Call, said: str, kind: str, *, tentative: bool = False
+    ) -> Told | None:
+        """Report what names a kind of device, where its truth decides something."""
+        parent = self.parent(node)
+        if (
+            isinstance(parent, cst.BooleanOperation)
+            and isinstance(parent.operator, cst.Or)
+            and isinstance(self.parent(parent), cst.Assign | cst.Arg | cst.Return)
+        ):
+            return None  # module = torch.xpu or torch.cuda
+        notes: list[Note] = []
+        named: cst.BaseExpression = node
+        test: cst.CSTNode = node
+        marked = isinstance(parent, cst.Arg) and self._as_argument(parent, "torch.device") == TRUE
+        if not marked and not self._is_tested(node):
+            target, later = self._name_tested_later(node)
+            if target is None or later is None:
+                return None
+            named, test = target, later
+            notes = [self.note(test, f"`{short(self.code(target))}` is tested here")]
+        if is_expected(self, node):
+            return None
+        fix = None
+        holder = node.func if isinstance(node, cst.Call) else node
+        if kind in _AVAILABLE and isinstance(holder, cst.Attribute) and not self._is_beside_comparison(test):
+            torch = self.code(holder).partition(".")[0]
+            edit = self.replace(node, f"{torch}.{_AVAILABLE[kind]}.is_available()")
+            fix = self.fix("ask whether there is one", edit, safe=False)
+        return Told(
+            node,
+            f"`{short(self.code(named))}`: {said}",
+            "the same here",
+            notes=notes,
+            fix=fix,
+            key=node,
+            tentative=tentative,
+        )
+
+    def _is_beside_comparison(self, node: cst.CSTNode) -> bool:
+        """``device == torch.device("cuda") or torch.device("mps")``: the comparison is what was left out."""
+        above = self.parent(node)
+        while isinstance(above, cst.BooleanOperation):
+            if isinstance(above.left, cst.Comparison) or isinstance(above.right, cst.Comparison):
+                return True
+            above = self.parent(above)
+        return False
+
+    def _is_looked_for(self, node: cst.Attribute) -> bool:
+        """Whether the truth of a module asks if this torch has it, as what is asked of it afterwards needs."""
+        where = self.enclosing(node, cst.If, cst.While, cst.BaseSmallStatement, cst.Decorator)
+        if isinstance(self.parent(node), cst.UnaryOperation):
+            # if not torch.xpu: return 0   return torch.xpu.device_count()
+            where = self.enclosing(node, cst.FunctionDef, cst.Module)
+        if where is None:
+            return False
+        asked = rf"{re.escape(self.code(node))}\.(is_available|is_built|device_count)\(|\b(has|get)attr\("
+        return re.search(asked, self.code(where)) is not None
+
+    def _guards_idle(self, node: cst.Attribute) -> bool:
+        """``if torch.cuda: torch.cuda.manual_seed_all(0)``, which does nothing without a GPU."""
+        guard = self.parent(node)
+        if not isinstance(guard, cst.If) or guard.test is not node or guard.orelse is not None:
+            return False
+        lines = guard.body.body
+        return all(_IDLE.match(self.code(line).strip()) for line in lines)
+
     # tested under another name ------------------------------------------------------------------
 
-    def _name_tested_later(self, node: cst.Attribute) -> tuple[cst.BaseExpression | None, cst.CSTNode | None]:
+    def _name_tested_later(self, node: cst.BaseExpression) -> tuple[cst.BaseExpression | None, cst.CSTNode | None]:
         """``use_cuda = torch.cuda.is_available``: the name, and where it is tested, if nothing else is done with it."""
         parent = self.parent(node)
         if not isinstance(parent, cst.Assign) or parent.value is not node or len(parent.targets) != 1:
@@ -329,6 +424,11 @@ _NUMBERS = frozenset(
 )
 #: Methods that change nothing where it is so already.
 _ONCE_OR_TWICE = ("cpu", "contiguous", "detach", "dequantize", "resolve_conj", "resolve_neg", "to_dense")
+#: What to ask for each kind of device that a machine may be without, and the modules that are taken for the question.
+_AVAILABLE = {"cuda": "cuda", "mps": "backends.mps", "xpu": "xpu"}
+_MODULES = frozenset({"torch.cuda", "torch.mps", "torch.xpu", "torch.backends.mps"})
+#: What does nothing where there is no GPU of NVIDIA's.
+_IDLE = re.compile(r"torch\.cuda\.(empty_cache|manual_seed|manual_seed_all)\([^()]*\)\s*(#.*)?$")
 _CONTEXTS = frozenset(
     {
         "torch.no_grad",
@@ -359,12 +459,6 @@ _METHODS = frozenset(
     | {name for name in table.METHODS if not name.startswith("_") and not name.endswith("_")}
     # fields of what `torch.aminmax(x)`, `x.sort()` and `torch.linalg.slogdet(x)` give
     - {"min", "max", "values", "indices", "sign"}
-)
-#: Whatever a tensor has: its methods, also those that work in place, and what is no method.
-_OF_ANY_TENSOR = frozenset(
-    {*table.METHODS, *(f"{name}_" for name in table.METHODS), *table.ATTRIBUTES, *_METHODS}
-    | set("to type type_as new new_empty new_full new_ones new_tensor new_zeros pin_memory".split())
-    | set("storage untyped_storage register_hook index set_ [,]".split())  # x[a, b]
 )
 _FLAGS = frozenset({"pin_memory", "enabled", "non_blocking", "drop_last"})
 _SKIPS = frozenset({"skipIf", "skipUnless", "skipif"})

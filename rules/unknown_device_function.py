@@ -5,8 +5,13 @@ import re
 
 import libcst as cst
 
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted
+from devlint.flow.value import TENSOR
 from devlint.rule import Rule
+from devlint.rules._any_tensor import OF_ANY_TENSOR, may_be_of_other_class
 from devlint.rules._errors import is_expected
+from devlint.rules._moves import short
 
 #: What `torch.cuda` has of what is asked of other modules, too (torch 2.13).
 _OF_CUDA = frozenset(
@@ -49,6 +54,12 @@ _TAKE_NOTHING = {
     ),
     "torch.backends.mps": frozenset({"is_available", "is_built"}),
 }
+#: What a tensor says of its place without being called.
+_ATTRIBUTES = frozenset("is_cuda is_cpu is_mps is_xpu is_meta device".split())
+#: Packages whose classes have methods of these names: `SparseTensor.is_cuda()`, `KeyedJaggedTensor.device()`.
+_HAVE_METHODS = frozenset("jax k2 torch_geometric torch_sparse torchrec triton_python_backend_utils".split())
+#: What is asked which device it is without being a tensor: `current_platform.is_cuda()`.
+_OF_DEVICES = re.compile(r"platform|backend|accelerator|target|place")
 
 
 class UnknownDeviceFunction(Rule):
@@ -57,13 +68,14 @@ class UnknownDeviceFunction(Rule):
     ## What it does
     Reports what `torch.cuda` has and the module that is asked has not: `torch.set_device(0)`, `torch.empty_cache()`,
     `torch.mps.set_device(0)`, `torch.mps.memory_allocated()`, `torch.backends.cuda.is_available()`; names that are
-    written wrongly, as `torch.cuda.is_avaliable()`; and arguments for functions that take none:
-    `torch.mps.synchronize(device)`, `torch.cuda.empty_cache(0)`.
+    written wrongly, as `torch.cuda.is_avaliable()`; arguments for functions that take none:
+    `torch.mps.synchronize(device)`, `torch.cuda.empty_cache(0)`; and calls of what a tensor says without being called:
+    `x.is_cuda()`, `x.device()`.
 
     ## Why is this bad
     The line raises as soon as it runs: "module 'torch' has no attribute 'set_device'", "synchronize() takes 0
-    positional arguments but 1 was given". Mostly it stands in a branch for one kind of device that the author had none
-    of, or behind a test for a GPU.
+    positional arguments but 1 was given", "'bool' object is not callable". Mostly it stands in a branch for one kind of
+    device that the author had none of, or behind a test for a GPU.
 
     ## Example
     ```python
@@ -90,14 +102,20 @@ class UnknownDeviceFunction(Rule):
     ```
 
     ## Fix safety
-    The code raises as it is: leaving out arguments that are not taken, and the name that is nearly the one written, are
-    safe. `torch.cuda` for what `torch` has not is unsafe, as it has to be guessed.
+    The code raises as it is: leaving out arguments that are not taken, parentheses behind what is no function, and the
+    name that is nearly the one written, are safe, the parentheses only where it surely is a tensor. `torch.cuda` for
+    what `torch` has not is unsafe, as it has to be guessed.
 
     ## Limits
     Silent in tests, under `hasattr`, in a `try` around it, and where the file sets the attribute itself. What torch had
     in older versions, or may get in newer ones, is not reported: the names are those of torch 2.13, and what is asked
-    of `torch.accelerator` and of the modules of vendors is left alone. New: in code that is kept well it found nothing,
-    and two faults that projects have mended since.
+    of `torch.accelerator` and of the modules of vendors is left alone.
+
+    `x.device()` is reported on what is surely a tensor; `x.is_cuda()` is tentative on a parameter of which nothing says
+    what it is. Both are left alone where a class of the file has such a method, where the file imports a package whose
+    classes have (`torch_sparse`), and where the function asks what `x` is (`isinstance(x, Packed)`).
+
+    New: in code that is kept well it found nothing, and two faults that projects have mended since.
 
     ## References
     - [torch.cuda](https://pytorch.org/docs/stable/cuda.html)
@@ -119,6 +137,8 @@ class UnknownDeviceFunction(Rule):
             owner, _, name = self.flow.scope.qualified(call.func).rpartition(".")
             if name in _TAKE_NOTHING.get(owner, ()) and call.args:
                 self._told(call, f"{owner}.{name}")
+            elif isinstance(call.func, cst.Attribute) and call.func.attr.value in _ATTRIBUTES:
+                self._called(call, call.func)
 
     def _asked(self, node: cst.Attribute, owner: str, name: str) -> None:
         """``torch.set_device``, ``torch.cuda.is_avaliable``"""
@@ -159,3 +179,82 @@ class UnknownDeviceFunction(Rule):
         is_bare = not any(start <= offset < end for offset, _ in self.source.comments)
         fix = self.fix("leave the argument out", self.replace_between(start, end, ""), safe=True) if is_bare else None
         self.report(call, f"`{name}` takes no argument", fix=fix)
+
+    # attributes of tensors ----------------------------------------------------------------------
+
+    def _called(self, call: cst.Call, func: cst.Attribute) -> None:
+        """``x.is_cuda()``, ``x.device()``"""
+        word = func.attr.value
+        surely = self._is_tensor(func.value, word)
+        if not surely and not (word != "device" and self._may_be_tensor(func.value)):
+            return
+        if is_expected(self, call) or self._has_method(func):
+            return
+        start, end = self.source.offsets(func, outer=True)[1], self.source.offsets(call)[1]
+        is_bare = not call.args and not any(start <= offset < end for offset, _ in self.source.comments)
+        fix = self.fix("do not call it", self.replace_between(start, end, ""), safe=surely) if is_bare else None
+        gives = "a `torch.device`" if word == "device" else "`True` or `False`"
+        message = f"`{short(self.code(func))}` is {gives}, and no function"
+        self.report(call, message, fix=fix, tentative=not surely)
+
+    def _is_tensor(self, node: cst.BaseExpression, word: str) -> bool:
+        """Whether it is a tensor by more than being asked for this."""
+        value = self.flow.value(node)
+        if self._is_called_tensor(node):
+            return True
+        if value.kind != TENSOR or may_be_of_other_class(self, node):
+            return False
+        param, function = value.origin, self.flow.function(node)
+        if not isinstance(param, cst.Param) or param.annotation is not None:
+            return True
+        name = param.name.value
+        if function is None or not self._is_like_tensor(node, name):
+            return False
+        known = name in function.called_with or name in function.documented or function.is_tensor_by_methods(name)
+        return known and function.param(name) is param
+
+    def _is_called_tensor(self, node: cst.BaseExpression) -> bool:
+        """``def add(a: torch.tensor)``, which is a function, and meant for the type."""
+        function = self.flow.function(node)
+        if function is None or not isinstance(node, cst.Name) or node.value in function.assigned:
+            return False
+        param = function.param(node.value)
+        said = param.annotation if param is not None else None
+        return said is not None and self.flow.scope.qualified(said.annotation) == "torch.tensor"
+
+    def _may_be_tensor(self, node: cst.BaseExpression) -> bool:
+        """Whether it is a parameter of which nothing says that it is something else."""
+        function = self.flow.function(node)
+        if function is None or not isinstance(node, cst.Name) or node.value in function.assigned:
+            return False
+        param = function.param(node.value)
+        # def size(platform): return 8 if platform.is_cuda() else 4
+        if param is None or param.annotation is not None or _OF_DEVICES.search(node.value) or names_device(node.value):
+            return False
+        is_self = function.takes_self and param is function.positional[0]
+        return not is_self and self._is_like_tensor(node, node.value)
+
+    def _is_like_tensor(self, node: cst.BaseExpression, name: str) -> bool:
+        """Whether nothing is read from a parameter that no tensor has: ``batch.num_graphs``."""
+        function = self.flow.function(node)
+        return function is not None and not function.attributes.get(name, set()) - OF_ANY_TENSOR
+
+    def _has_method(self, func: cst.Attribute) -> bool:
+        """Whether others have a method of that name: classes here and elsewhere, or what the code asks about."""
+        scope, word, holder = self.flow.scope, func.attr.value, self.code(func.value)
+        if _HAVE_METHODS.intersection(name.partition(".")[0] for name in scope.imports.values()):
+            return True
+        # class Batch: def is_cuda(self): ...
+        if any(word in cls.methods for cls in scope.classes.values()):
+            return True
+        # if isinstance(x, Packed): ...   callable(x.is_cuda)
+        function = self.flow.function(func)
+        return any(
+            dotted(call.func) in _ASK and call.args and self.code(call.args[0].value) in (holder, f"{holder}.{word}")
+            for call in self.source.nodes_of(cst.Call)
+            if self.flow.function(call) is function
+        )
+
+
+#: Functions that tell of what kind something is.
+_ASK = frozenset({"isinstance", "type", "callable", "hasattr", "getattr"})
