@@ -474,12 +474,13 @@ class View:
             return False
         return any(self._ask(opening, f"credits {ANYBODY}") for opening in openings)
 
-    def package(self) -> str:
-        """The name of the outermost package that the file is in; empty where it is in none."""
-        folder, name = os.path.dirname(self.path), ""
+    def packages(self) -> list[str]:
+        """The names of the packages that the file is in, the outermost first."""
+        folder, names = os.path.dirname(self.path), list[str]()
         while self._ask(folder, "entry __init__") in ("file", "both") and os.path.dirname(folder) != folder:
             folder, name = os.path.split(folder)
-        return name
+            names.insert(0, name)
+        return names
 
     def is_called(self, name: str) -> bool:
         """Whether the project, or the folder that it lies in, has a name with that in it."""

@@ -30,12 +30,14 @@ _ELSEWHERE = re.compile(
 _DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)
 _FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTILINE)
 #: Folders of what others wrote.
-#: Packages that many projects hold a copy of.
+#: Packages that many projects hold a copy of, some of them inside of their own.
 _WELL_KNOWN = frozenset(
     "apex basicsr cosyvoice detectron2 diffusers dnnlib espnet facexlib fairseq funasr gfpgan groundingdino k_diffusion"
-    " ldm lpips maskrcnn_benchmark mmcls mmcv mmdet mmocr mmpose mmseg open_clip pytracking realesrgan"
-    " segment_anything sgm speechbrain taming timm torch_utils transformers trlx ultralytics".split()
+    " ldm maskrcnn_benchmark mmcls mmcv mmdet mmocr mmpose mmseg open_clip pytracking realesrgan segment_anything sgm"
+    " speechbrain taming timm torch_utils transformers trlx ultralytics".split()
 )
+#: Those of them whose names others give to parts of their own: `net/models/transformers`.
+_ALSO_COMMON = frozenset({"apex", "diffusers", "ldm", "sgm", "speechbrain", "taming", "timm", "transformers"})
 _OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
 #: What a package holds: `mmocr.models.layers.Encoding`.
 _QUALIFIED = re.compile(r"[a-z]\w*(?:\.\w+){2,}")
@@ -69,9 +71,18 @@ def is_of_others(rule: Rule) -> bool:
     if project is None:
         return False
     # net/ beside funasr_detach/models/search.py, in a project that is not called `funasr`
-    package = project.package().lower()
-    known = next((name for name in _WELL_KNOWN if f"{package}_".startswith(f"{name}_")), None)
+    known = _well_known(project.packages())
     return (known is not None and not project.is_called(known)) or project.is_of_inner_distribution()
+
+
+def _well_known(packages: list[str]) -> str | None:
+    """The package that everybody knows of which a copy is among these, the outermost first."""
+    if not packages:
+        return None
+    outermost = f"_{packages[0].lower()}_"  # my_diffusers, funasr_detach
+    whole = (name for name in _WELL_KNOWN if f"_{name}_" in outermost)
+    parts = (name for name in packages[1:] if name in _WELL_KNOWN - _ALSO_COMMON)  # net/detection/mmdet/ops
+    return next(whole, None) or next(parts, None)
 
 
 def _is_marked(rule: Rule, definition: cst.FunctionDef | cst.ClassDef) -> bool:

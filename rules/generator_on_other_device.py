@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint.finding import Fix
@@ -65,7 +67,8 @@ class GeneratorOnOtherDevice(Rule):
     nothing in the file sets another, and tensors around are made with `device=`. A generator that is handed in is
     reported only where the function neither looks at its device nor says where it draws, and not where the file itself
     has a use for the function and never gives it a generator. Held back as tentative: a generator that is handed in,
-    and one on a device for what is drawn on the default device, which other files may have set.
+    one on a device for what is drawn on the default device, which other files may have set, and what is in code for
+    Gaudi, whose devices draw with generators of the host.
 
     ## References
     - [torch.Generator](https://pytorch.org/docs/stable/generated/torch.Generator.html)
@@ -135,8 +138,14 @@ class GeneratorOnOtherDevice(Rule):
             notes=notes,
             fix=self._fix(node, generator, place) if place.is_there else None,
             # torch.rand(3, generator=torch.Generator(device="cuda"))  is right where others set the default device
-            tentative=place.is_host and argument(node, None, "device") is None,
+            tentative=(place.is_host and argument(node, None, "device") is None) or self._is_for_gaudi(),
         )
+
+    def _is_for_gaudi(self) -> bool:
+        """``backends/gaudi/sample.py``: whether the code is for devices that draw with generators of the host."""
+        project = self.flow.project
+        path = project.in_project() if project is not None else self.source.path
+        return _GAUDI.search(path.lower()) is not None or _GAUDI.search(self.source.text) is not None
 
     def _fix(self, node: cst.Call, generator: Value, place: Place) -> Fix | None:
         """``torch.Generator()`` with the device of what it is used for."""
@@ -263,3 +272,6 @@ _OF_TENSORS = frozenset({"torch.bernoulli", "torch.multinomial", "torch.normal",
 _METHODS = frozenset(
     "normal_ uniform_ random_ bernoulli_ bernoulli cauchy_ exponential_ geometric_ log_normal_ multinomial".split()
 )
+
+#: The devices of that name, and what comes with them.
+_GAUDI = re.compile(r"\b(gaudi|habana|optimum[._]habana|habana_frameworks|hpu)\b")

@@ -255,7 +255,15 @@ class HostSyncInLoop(Rule):
             return
         # loss.backward(); total += loss.item(); optimizer.step()   only a few launches are held up there
         last = max((offsets(work)[0] for work in works if not _steps(work)), default=0)
-        early = [wait for wait in waits if offsets(wait.node)[1] <= last]
+        early = [
+            wait
+            for wait in waits
+            if any(
+                offsets(wait.node)[1] <= offsets(work)[0] and not self._never_both(wait.node, work, loop)
+                for work in works
+                if not _steps(work)
+            )
+        ]
         end = max(offsets(work)[0] for work in works) if early else sys.maxsize
         if early and self._stops_after(loop, min(offsets(wait.node)[1] for wait in early), end):
             return
@@ -306,6 +314,14 @@ class HostSyncInLoop(Rule):
             or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize)
             or any(self._is_for_caller(wait) for wait in early or waits),
         )
+
+    def _never_both(self, first: cst.CSTNode, second: cst.CSTNode, loop: Loop) -> bool:
+        """``if not train: kept.append(loss.item())`` and ``if train: loss.backward()``"""
+        asked = [
+            {(self.code(flag), holds) for flag, holds in flags_of((test, holds) for test, _, holds in above)}
+            for above in (tests_above(self, first), tests_above(self, second))
+        ]
+        return any((flag, not holds) in asked[1] and not loop.binds(flag) for flag, holds in asked[0])
 
     def _is_shown(self, loop: Loop, waits: list[Wait], kept: dict[cst.CSTNode, str], end: int) -> bool:
         """Whether a flag that may well be on makes each step show what is read: `if show: bar.set_postfix(loss=now)`,

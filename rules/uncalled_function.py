@@ -176,6 +176,7 @@ class UncalledFunction(Rule):
         idle = name in _METHODS and (
             self._guards_nothing(node) if use == TRUE else use == UNEQUAL and self._guards_indexed(node)
         )
+        idle = idle or (use == TRUE and name.endswith(".is_available") and self._is_implied(node))
         return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=idle)
 
     def _guards_nothing(self, node: cst.Attribute) -> bool:
@@ -186,6 +187,13 @@ class UncalledFunction(Rule):
         lines = guard.body.body if isinstance(guard.body, cst.IndentedBlock) else [guard.body]
         harmless = {f"{holder} = {holder}.{method}()" for method in _ONCE_OR_TWICE}
         return all(self.code(line).strip() in harmless for line in lines)
+
+    def _is_implied(self, node: cst.Attribute) -> bool:
+        """``torch.cuda.is_available and x.is_cuda``: what is there says by itself that there is one."""
+        whole: cst.CSTNode = node
+        while isinstance(above := self.parent(whole), cst.BooleanOperation) and isinstance(above.operator, cst.And):
+            whole = above
+        return whole is not node and _SAYS_SO.search(self.code(whole)) is not None
 
     def _guards_indexed(self, node: cst.Attribute) -> bool:
         """``if rows.numel != 0: low[rows] = mid[rows]``: with no rows nothing is written."""
@@ -429,6 +437,8 @@ _AVAILABLE = {"cuda": "cuda", "mps": "backends.mps", "xpu": "xpu"}
 _MODULES = frozenset({"torch.cuda", "torch.mps", "torch.xpu", "torch.backends.mps"})
 #: What does nothing where there is no GPU of NVIDIA's.
 _IDLE = re.compile(r"torch\.cuda\.(empty_cache|manual_seed|manual_seed_all)\([^()]*\)\s*(#.*)?$")
+#: What holds for nothing but what is on a GPU.
+_SAYS_SO = re.compile(r"\.is_cuda\b|\bdevice\b[^=!]*== *[\"']cuda|[\"']cuda[\"'] in ")
 _CONTEXTS = frozenset(
     {
         "torch.no_grad",

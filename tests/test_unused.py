@@ -352,7 +352,10 @@ RAISES = "import torch\n\n\ndef noise(x):\n    return torch.FloatTensor(3, devic
         ("k_diffusion", "setup(name='k-diffusion')\n", True),
         ("funasr_detach", "", False),
         ("funasr2", "", True),
-        ("nets/mmdet", "", True),
+        ("my_diffusers", "", False),
+        ("nets/mmdet", "", False),
+        ("nets/transformers", "", True),
+        ("nets/mmdet_heads", "", True),
         ("libs/mmdet", "", False),
     ],
 )
