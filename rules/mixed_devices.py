@@ -18,19 +18,21 @@ from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._shown import is_chosen, is_shown, is_surely_there
 
+_MADE = "it is made"
+
 
 class MixedDevices(Rule):
     """A value that is on the host, and one that is on a device, come together.
 
     ## What it does
-    Reports where a tensor that is on the host for sure meets one that is on a device: as operands, in `torch.cat` or
-    `torch.where`, as an index. It is there because it was moved there (`.cpu()`), made by a function that takes no
-    `device=` (`torch.from_numpy`, `torch.Tensor(...)`) or drawn from a distribution of numbers
-    (`Normal(0, 1).sample(x.shape)`), perhaps on one side of an `if` only. Reports also a module that a function builds
-    and, without moving it, calls on the tensors handed to it, or hands to a function that moves what it calls it with;
-    what is on a device where a type of the host is to take it (`torch.LongTensor(index)`); and a part of a batch, or of
-    what a tokenizer gave, that meets what is on a device, where another part of the same batch is moved:
-    `criterion(net(x.to(device)), y)`.
+    Reports where a tensor that is on the host for sure meets one that is on a device (as operands, in `torch.cat` or
+    `torch.where`, as an index), or what makes it, where that is in the same function. It is there because it was moved
+    there (`.cpu()`), made by a function that takes no `device=` (`torch.from_numpy`, `torch.Tensor(...)`) or drawn from
+    a distribution of numbers (`Normal(0, 1).sample(x.shape)`), perhaps on one side of an `if` only. Reports also a
+    module that a function builds and, without moving it, calls on the tensors handed to it, or hands to a function that
+    moves what it calls it with; what is on a device where a type of the host is to take it (`torch.LongTensor(index)`);
+    and a part of a batch, or of what a tokenizer gave, that meets what is on a device, where another part of the same
+    batch is moved: `criterion(net(x.to(device)), y)`.
 
     Reports also a layer that is put into a module which has been moved before, and is called afterwards, and lengths on
     a device that `pack_padded_sequence` is handed, which reads them on the host.
@@ -119,13 +121,16 @@ class MixedDevices(Rule):
             if not is_refused:
                 met = f"`{host}` is on the host and meets `{there}` on {where(meeting.there.place)}, in {meeting.what}"
             if isinstance(meeting.node, cst.Call) and meeting.there_node is meeting.node.func:
-                met = (
-                    f"`{host}` is on the host, and {meeting.what} calls it with what is on {where(meeting.there.place)}"
-                )
+                wants = "calls it with what is on" if meeting.host.kind == MODULE else "wants it on"
+                met = f"`{host}` is on the host, and {meeting.what} {wants} {where(meeting.there.place)}"
+            # what is made there has to be made, or put, elsewhere; of what is moved there, either end may be wrong
+            made = meeting.host.origin
+            at_maker = how == _MADE and self.flow.function(made) is self.flow.function(meeting.node)
+            note = self.note(meeting.node, "they meet here") if at_maker else self.note(made, f"{how} here")
             self.report(
-                meeting.node,
+                made if at_maker else meeting.node,
                 met,
-                notes=[self.note(meeting.host.origin, f"{how} here")] if not is_refused else [],
+                notes=[note] if not is_refused else [],
                 fix=self._fix(meeting),
                 tentative=meeting in doubts
                 or not is_shown(self, meeting)
@@ -228,7 +233,7 @@ class MixedDevices(Rule):
         name = self.flow.name_of(origin)  # torch.from_numpy(rows), torch.distributions.Normal(0, 1)
         if name in table.DISTRIBUTIONS and self._has_parts_replaced(origin):
             return None
-        return "it is made" if name in table.HOST_FACTORIES or name in table.DISTRIBUTIONS else None
+        return _MADE if name in table.HOST_FACTORIES or name in table.DISTRIBUTIONS else None
 
     def _has_parts_replaced(self, made: cst.Call) -> bool:
         """``self.noise = Normal(0, 1); self.noise.loc = self.noise.loc.to(device)``"""
