@@ -282,10 +282,11 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
     if module.place.is_there and module.text != MOVES_ITS_INPUTS and not frame.scope.wraps_models:
         # a module of unknown make that was moved; sequence lengths stay on the host for packing
         for operand, value in operands if module.text is None else operands[:1]:
-            if value.kind != TENSOR or not value.place.is_host or value.zero is not False:
+            host = project_calls.on_host(frame, node, value, value.place)  # be it where nothing else was handed in
+            if host is None or host.kind != TENSOR or host.zero is not False:
                 continue  # self.seen(torch.tensor(count))   what has no dimensions may be added to anything
             if not _is_length(frame.key(operand)):
-                frame.met(node, "a call of the module", (operand, value), (node.func, module))
+                frame.met(node, "a call of the module", (operand, host), (node.func, module))
     elif module.place.kind == "param" and operands:
         value = operands[0][1]
         if value.kind == TENSOR or (value.kind == THING and value.place.is_there):

@@ -77,7 +77,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
                     (first.name, pair, a, other, b),
                     (second.name, other, b, pair, a),
                 ):
-                    made = _on_host(frame, node, host[1], at)
+                    made = on_host(frame, node, host[1], at)
                     if made is not None and (name != "self" or _may_stay(frame, node, receiver)):
                         _meet_inside(frame, node, function, (host[0], made), there, there_at)
             frame.constrain(pair, other)  # what calls that one has to see to it
@@ -101,7 +101,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
 
 
-def _on_host(frame: Frame, node: cst.Call, value: Value, place: Place) -> Value | None:
+def on_host(frame: Frame, node: cst.Call, value: Value, place: Place) -> Value | None:
     """An argument that is on the host, be it on one side of an ``if`` only."""
     if place.is_host:
         return value
