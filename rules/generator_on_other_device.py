@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 
 import libcst as cst
@@ -143,9 +144,9 @@ class GeneratorOnOtherDevice(Rule):
 
     def _is_for_gaudi(self) -> bool:
         """``backends/gaudi/sample.py``: whether the code is for devices that draw with generators of the host."""
-        project = self.flow.project
-        path = project.in_project() if project is not None else self.source.path
-        return _GAUDI.search(path.lower()) is not None or _GAUDI.search(self.source.text) is not None
+        # a backend may be a project of its own, in a folder of that name
+        path = os.path.abspath(self.source.path).lower()
+        return _GAUDI.search(path) is not None or _GAUDI.search(self.source.text) is not None
 
     def _fix(self, node: cst.Call, generator: Value, place: Place) -> Fix | None:
         """``torch.Generator()`` with the device of what it is used for."""
