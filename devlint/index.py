@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _OF_MOVES = ("to", "cuda", "cpu", "device", "__call__")
 #: Definitions that ask for each other beyond this depth stay unknown.
 _DEEPEST = 20
-#: Files that say where a project's root is.
-_ROOT_FILES = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 #: Files that say what a project is called.
 _SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+#: Files that say where a project's root is.
+_ROOT_FILES = (".git", *_SETUP_FILES)
 #: Files that say in a project's root whose work it is.
 _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING")
 #: What lies in a folder beside modules and packages and is asked for, by its whole name.

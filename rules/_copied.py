@@ -29,7 +29,6 @@ _ELSEWHERE = re.compile(
 #: `# docs and results are at https://docs.other.dev/nets`
 _DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)
 _FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTILINE)
-#: Folders of what others wrote.
 #: Packages that many projects hold a copy of, some of them inside of their own.
 _WELL_KNOWN = frozenset(
     "apex basicsr cosyvoice detectron2 diffusers dnnlib espnet facexlib fairseq funasr gfpgan groundingdino k_diffusion"
@@ -38,6 +37,7 @@ _WELL_KNOWN = frozenset(
 )
 #: Those of them whose names others give to parts of their own: `net/models/transformers`.
 _ALSO_COMMON = frozenset({"apex", "diffusers", "ldm", "sgm", "speechbrain", "taming", "timm", "transformers"})
+#: Folders of what others wrote.
 _OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
 #: What a package holds: `mmocr.models.layers.Encoding`.
 _QUALIFIED = re.compile(r"[a-z]\w*(?:\.\w+){2,}")

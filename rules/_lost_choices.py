@@ -12,6 +12,7 @@ from devlint import tree
 from devlint.flow.names import dotted, last_word
 from devlint.rule import Rule
 from devlint.rules._portability import Surroundings, is_available_test, is_device_name, told_to_device
+from devlint.rules._switches import tests_above
 
 _IS_DEVICE = re.compile(r"(^|_)device(_|$)")
 _KIND = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|mlu|musa)(:\d+)?")
@@ -147,7 +148,7 @@ def dropped_choices(rule: Rule) -> Iterator[Dropped]:
         if not _is_device(rule, choice.orelse) or _is_read(rule, given, choice.orelse):
             continue
         # if device is None: device = device or "cuda" if torch.cuda.is_available() else "cpu"
-        if not any(_is_read(rule, given, test) for test in _tests_around(rule, choice)):
+        if not any(_is_read(rule, given, test) for test, _, _ in tests_above(rule, choice)):
             yield Dropped(choice, given, either.right)
 
 
@@ -188,10 +189,3 @@ def _is_device(rule: Rule, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.IfExp):
         return _is_device(rule, node.body) and _is_device(rule, node.orelse)
     return _kind(rule, node) is not None or is_device_name(last_word(dotted(node)))
-
-
-def _tests_around(rule: Rule, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
-    above = rule.enclosing(node, cst.If, cst.IfExp, cst.FunctionDef)
-    while isinstance(above, cst.If | cst.IfExp):
-        yield above.test
-        above = rule.enclosing(above, cst.If, cst.IfExp, cst.FunctionDef)

@@ -166,11 +166,10 @@ class HardCodedDevice(Rule):
         ):
             return
         if written and not reported.intersection(written):
-            said = (
-                f"the device is written down as `{self.code(written[0])}`, and nothing here asks whether there is any"
-            )
-            notes = [self.note(other, "so it is here") for other in written[1:]]
-            self.report(written[0], said, notes=notes, tentative=True)
+            first, *others = written
+            said = f"the device is written down as `{self.code(first)}`, and nothing here asks whether there is any"
+            notes = [self.note(other, "so it is here") for other in others]
+            self.report(first, said, notes=notes, tentative=True)
 
     def _on_mps(self, around: Surroundings) -> Iterator[cst.BaseExpression]:
         """``"mps"`` of ``net.to("mps")`` and of ``net.to(torch.device("mps"))``, where nothing was chosen."""

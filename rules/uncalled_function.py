@@ -200,17 +200,15 @@ class UncalledFunction(Rule):
         guard, holder = self.enclosing(node, cst.If, cst.SimpleStatementLine), self.code(node.value)
         if not isinstance(guard, cst.If) or guard.orelse is not None or not isinstance(guard.body, cst.IndentedBlock):
             return False
-        written = [
-            target.target
-            for line in guard.body.body
-            for small in (line.body if isinstance(line, cst.SimpleStatementLine) else (None,))
-            for target in (small.targets if isinstance(small, cst.Assign) else (None,))
-            if target is not None
-        ]
-        return len(written) == len(guard.body.body) and all(
-            isinstance(target, cst.Subscript) and any(self.code(part.slice) == holder for part in target.slice)
-            for target in written
-        )
+        return all(self._writes_at(line, holder) for line in guard.body.body)
+
+    def _writes_at(self, line: cst.CSTNode, index: str) -> bool:
+        """``low[rows] = mid[rows]``"""
+        assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
+        if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+            return False
+        target = assign.targets[0].target
+        return isinstance(target, cst.Subscript) and any(self.code(part.slice) == index for part in target.slice)
 
     def _has_no_effect(self, mark: cst.Decorator) -> bool:
         """``@pytest.mark.skipif(...)`` on what pytest never collects: a function or class of another name."""

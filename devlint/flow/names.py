@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -90,6 +91,14 @@ def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
         alias = item.asname.name.value if item.asname is not None and isinstance(item.asname.name, cst.Name) else name
         names.append((alias, qualified))
     return names
+
+
+def annotated(node: cst.ClassDef) -> Iterator[cst.AnnAssign]:
+    """The fields that a class body annotates: ``class Rays: origins: Tensor; count: int = 0``."""
+    for line in node.body.body:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if type(small) is cst.AnnAssign:
+                yield small
 
 
 def is_tensor_annotation(node: cst.Annotation | None) -> bool:

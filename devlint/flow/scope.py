@@ -17,7 +17,7 @@ from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
 from devlint.flow.docstrings import tensors_named
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import annotation_names, dotted, imported, is_tensor_annotation
+from devlint.flow.names import annotated, annotation_names, dotted, imported, is_tensor_annotation
 from devlint.flow.value import Value
 from devlint.source import Source
 
@@ -565,12 +565,10 @@ _MODULE_BASE = re.compile(
 
 def _tensor_fields(node: cst.ClassDef) -> Iterator[str]:
     """The names that a class body says are tensors: ``class Rays: origins: Tensor; colors: Tensor | None = None``."""
-    for line in node.body.body:
-        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            if type(small) is cst.AnnAssign and type(small.target) is cst.Name:
-                types = {*annotation_names(small.annotation.annotation)} - {"None"}
-                if len(types) == 1 and is_tensor_annotation(small.annotation):
-                    yield small.target.value
+    for field in annotated(node):
+        types = {*annotation_names(field.annotation.annotation)} - {"None"}
+        if type(field.target) is cst.Name and len(types) == 1 and is_tensor_annotation(field.annotation):
+            yield field.target.value
 
 
 def _is_dataset(bases: AbstractSet[str]) -> bool:

@@ -12,7 +12,7 @@ from devlint.flow import copies, hypothesis, rounds
 from devlint.flow.binding import bind
 from devlint.flow.expressions import evaluate, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Around, Env, Frame
-from devlint.flow.names import annotation_names, dotted, imported, is_tensor_annotation, target_names
+from devlint.flow.names import annotated, annotation_names, dotted, imported, is_tensor_annotation, target_names
 from devlint.flow.narrowing import narrow, narrow_to_type, remember_texts
 from devlint.flow.place import from_string
 from devlint.flow.scope import CONSTRUCTOR, Function
@@ -582,10 +582,8 @@ def _fields(node: cst.ClassDef) -> set[str]:
     if not node.decorators and not node.bases:
         return set()
     found: set[str] = set()
-    for line in node.body.body:
-        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            if type(small) is cst.AnnAssign:
-                _heads(small.target, found)
+    for field in annotated(node):
+        _heads(field.target, found)
     return found
 
 
