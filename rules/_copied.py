@@ -18,13 +18,15 @@ from devlint.testcode import near
 
 #: `# Copied from transformers.models.bart`, `# mainly adapted and cut down from https://...`
 _COPIED = re.compile(
-    r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed|modified|ported)( \w+){0,3} from\b", re.IGNORECASE
+    r"#\W*(\w+\W+){0,3}(copied|copy|taken|adapted|borrowed|modified|ported|vendored|transcribed|reproduced)"
+    r"( \w+){0,3} from\b",
+    re.IGNORECASE,
 )
 #: `# original code from: other/net.py`, `# This module is from [Other](https://...)`
 _FROM = re.compile(r"#\W*(\w+\W+){0,3}(code|module|file|model|implementation)( is| was| comes)? from\b", re.IGNORECASE)
 #: A place in another repository, but for a thread that one reads there.
 _ELSEWHERE = re.compile(
-    r"https?://(?:www\.)?(?:github\.com|huggingface\.co|gitlab\.com)/[\w.-]+/([\w.-]+)(?!\S*/(?:issues|pull)/)"
+    r"https?://(?:www\.)?(?:github\.com|raw\.githubusercontent\.com|huggingface\.co|gitlab\.com)/[\w.-]+/([\w.-]+)(?!\S*/(?:issues|pull)/)"
 )
 #: `# docs and results are at https://docs.other.dev/nets`
 _DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)
@@ -39,6 +41,8 @@ _WELL_KNOWN = frozenset(
 _ALSO_COMMON = frozenset({"apex", "diffusers", "ldm", "sgm", "speechbrain", "taming", "timm", "transformers"})
 #: Folders of what others wrote.
 _OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
+#: What the archive of a branch unpacks to: `Other-master/net/model.py`.
+_UNPACKED = re.compile(r"(^|/)[\w.-]+-(master|main)(_[^/]*)?/")
 #: What a package holds: `mmocr.models.layers.Encoding`.
 _QUALIFIED = re.compile(r"[a-z]\w*(?:\.\w+){2,}")
 _WITH_LINES = (cst.SimpleStatementLine, cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
@@ -65,11 +69,15 @@ def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
 
 def is_of_others(rule: Rule) -> bool:
     """Whether the file is of a package that others wrote, and that the project holds a copy of."""
+    project = rule.flow.project
     if _OF_OTHERS.search("/".join(near(rule.source.path))) is not None:
         return True
-    project = rule.flow.project
     if project is None:
         return False
+    inside = project.in_project()
+    # the checkout itself may be unpacked from such an archive: where its root is not known, nothing is told from that
+    if not os.path.isabs(inside) and _UNPACKED.search(inside):
+        return True
     # net/ beside funasr_detach/models/search.py, in a project that is not called `funasr`
     known = _well_known(project.packages())
     return (known is not None and not project.is_called(known)) or project.is_of_inner_distribution()

@@ -11,12 +11,14 @@ from devlint.flow.facts import Move
 from devlint.flow.names import dotted, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
-from devlint.flow.value import INSTANCE, LOADER, TENSOR, THING, UNKNOWN_KIND, Value
+from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
+from devlint.rules._copied import is_copied
 from devlint.rules._moves import destination
 from devlint.rules._places import origin_note
 from devlint.rules._shown import calls_that_run
+from devlint.rules._switches import tests_above
 from devlint.rules._tensor_use import OF_TENSORS, is_used_as_tensor
 
 
@@ -37,7 +39,8 @@ class DiscardedMove(Rule):
     import torch
 
 
-    def evaluate(model, x: torch.Tensor, device: torch.device):
+    def evaluate(model: torch.nn.Module, x: torch.Tensor, device: torch.device):
+        model.to(device)
         x.to(device)
         return model(x)
     ```
@@ -47,7 +50,8 @@ class DiscardedMove(Rule):
     import torch
 
 
-    def evaluate(model, x: torch.Tensor, device: torch.device):
+    def evaluate(model: torch.nn.Module, x: torch.Tensor, device: torch.device):
+        model.to(device)
         x = x.to(device)
         return model(x)
     ```
@@ -62,11 +66,13 @@ class DiscardedMove(Rule):
     ## Limits
     Silent where the receiver may be a module or an object that moves in place, where it is on that device already, and
     where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
-    it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up. Held
-    back as tentative: what follows its module anyway, lengths, which the host reads, attributes that meet tensors on
-    the host, what nothing reads again before it is moved properly, what others may have put there (each call of the
-    file hands it in there, a base of another package registers it, it is made like something that is anywhere), and
-    tests that are skipped on every machine.
+    it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
+
+    Held back as tentative: what may be there already, since nobody knows where it is (what a function is handed, or
+    makes of that: of thirteen such moves in public code five did harm), unless it meets what is there, or the move
+    stands in an object's own `to` or below `if x.device != device`; what follows its module anyway; lengths, which the
+    host reads; attributes that meet tensors on the host; what nothing reads again before it is moved properly; code
+    that is copied from others; and tests that are skipped on every machine.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -122,36 +128,44 @@ class DiscardedMove(Rule):
             return False  # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
         if _LENGTHS.search(self.code(receiver)):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
-        if move is not None and self._may_be_there(receiver, move.value):
+        if is_copied(self, call):
             return False
         reads = self._other_reads(call, receiver)
+        if not self._is_elsewhere(call, move) and not any(self._meets_there(read) for read in reads):
+            return False
         if isinstance(receiver, cst.Name):
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
         # self.rate.to(device), and in another method: torch.ones(n) * self.rate
         return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
 
-    def _may_be_there(self, receiver: cst.BaseExpression, value: Value) -> bool:
-        """Whether others may have put it there: callers, a base of another package, or what it is made like."""
-        function, made = self.flow.function(receiver), value.origin
-        if isinstance(made, cst.Call) and self.flow.name_of(made) in table.LIKE and not value.place.is_known:
-            return True  # mask = torch.zeros_like(latents); mask.to(self.device)
-        if function is None:
-            return False
-        if isinstance(receiver, cst.Name):
-            # def step(net, x, device): x.to(device)   where each call of the file hands in what it has moved
-            handed = [handed_in(call, function, receiver.value) for call in calls_that_run(self, function)]
-            return bool(handed) and all(each is not None and self.flow.value(each).place.is_there for each in handed)
-        name = dotted(receiver).removeprefix("self.")
-        cls = function.cls
-        # class Rotary(Base): def forward(self, x): self.table.to(x.device)   the other package may have registered it
-        return (
-            cls is not None
-            and name.isidentifier()
-            and not any(
-                name in each.attrs or name in each.buffers or name in each.tensor_fields for each in cls.lineage
-            )
+    def _is_elsewhere(self, call: cst.Call, move: Move | None) -> bool:
+        """Whether it is known not to be there; else callers, or what it is made of, may have put it there."""
+        if move is None or move.value.place.is_known:
+            return True
+        function = self.flow.function(call)
+        if function is not None and function.cls is not None and function.name in table.MOVES:
+            return True  # def to(self, device): self.rows.to(device)   is there for that alone
+        if function is not None and isinstance(receiver := move.receiver, cst.Name):
+            handed = [handed_in(each, function, receiver.value) for each in calls_that_run(self, function)]
+            if handed and all(arg is not None and self.flow.value(arg).place.is_host for arg in handed):
+                return True  # def step(net, x, device): x.to(device)   and  step(net, torch.zeros(3), device)
+        asked = f"{self.code(move.receiver)}.device"  # if x.device != device: x.to(device)
+        return any(
+            holds and isinstance(test, cst.Comparison) and asked in self.code(test) and "!=" in self.code(test)
+            for test, _, holds in tests_above(self, call)
         )
+
+    def _meets_there(self, read: cst.BaseExpression) -> bool:
+        """``net.to(device); x.to(device); net(x)``: it meets what is there, as it is."""
+        parent = self.parent(read)
+        if isinstance(parent, cst.Arg) and isinstance(call := self.parent(parent), cst.Call):
+            module = self.flow.value(call.func)
+            return module.kind == MODULE and module.place.is_there
+        if not isinstance(parent, cst.BinaryOperation):
+            return False
+        other = self.flow.value(parent.left if read is parent.right else parent.right)
+        return other.is_tensor and other.place.is_there
 
     def _other_reads(self, call: cst.Call, receiver: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
         """Where the receiver is read again, the next one first: a name in the function, ``self.x`` in the class."""

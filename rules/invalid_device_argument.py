@@ -14,7 +14,7 @@ from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in
-from devlint.rules._copied import is_of_others
+from devlint.rules._copied import is_copied
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._shown import calls_that_run
@@ -236,7 +236,7 @@ class InvalidDeviceArgument(Rule):
                 f"`{short(self.code(node.func))}` makes host tensors only, and refuses `{short(self.code(arg))}`",
                 fix=self._without_legacy(node, name),
                 # once that is one of CUDA's, it makes tensors there
-                tentative=self.flow.default_type_set or self._is_for_batches(node) or is_of_others(self),
+                tentative=self.flow.default_type_set or self._is_for_batches(node) or is_copied(self, node),
             )
 
     def _is_for_batches(self, node: cst.Call) -> bool:

@@ -12,6 +12,7 @@ from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
 from devlint.rule import Rule
 from devlint.rules._any_tensor import OF_ANY_TENSOR, may_be_of_other_class
 from devlint.rules._arguments import argument
+from devlint.rules._copied import is_copied
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_apart
@@ -80,7 +81,9 @@ class UncalledFunction(Rule):
     what is surely a tensor, as others have attributes called `dim`: not on a parameter of which something is read that
     no tensor has, or whose attribute a class of the file sets, nor where `hasattr` asks for it, and not on what torch's
     functions make of objects of other classes. Tentative where an `if` guards nothing but what is right anyway (`if
-    x.cuda: x = x.cpu()`), or what does nothing where the answer would be no (`if rows.numel != 0: x[rows] = 0`).
+    x.cuda: x = x.cpu()`), or what does nothing where the answer would be no (`if rows.numel != 0: x[rows] = 0`), or
+    where the other choice only converts (`x if x.is_floating_point else x.float()`), where a type checker's word for it
+    is silenced (`# type: ignore[truthy-function]`), and in code that is copied from others.
     `@torch.no_grad` without parentheses is fine. The same mark on several tests of a file is told once, and left out on
     what pytest never collects.
 
@@ -174,10 +177,13 @@ class UncalledFunction(Rule):
         key = self.code(mark) if isinstance(mark, cst.Decorator) else node
         fix = self._fix(node, name, use, test)
         idle = name in _METHODS and (
-            self._guards_nothing(node) if use == TRUE else use == UNEQUAL and self._guards_indexed(node)
+            self._guards_nothing(node) or self._converts_nothing(node)
+            if use == TRUE
+            else use == UNEQUAL and self._guards_indexed(node)
         )
         idle = idle or (use == TRUE and name.endswith(".is_available") and self._is_implied(node))
-        return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=idle)
+        held_back = idle or self._is_silenced(node) or is_copied(self, node)
+        return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=held_back)
 
     def _guards_nothing(self, node: cst.Attribute) -> bool:
         """``if x.cuda: x = x.cpu()``: what is asked for does no harm where the answer would be no."""
@@ -187,6 +193,24 @@ class UncalledFunction(Rule):
         lines = guard.body.body if isinstance(guard.body, cst.IndentedBlock) else [guard.body]
         harmless = {f"{holder} = {holder}.{method}()" for method in _ONCE_OR_TWICE}
         return all(self.code(line).strip() in harmless for line in lines)
+
+    def _converts_nothing(self, node: cst.Attribute) -> bool:
+        """``x if x.is_floating_point else x.float()``: what is no float is rarely handed in, and computes as one."""
+        choice, holder = self.parent(node), self.code(node.value)
+        return (
+            isinstance(choice, cst.IfExp)
+            and choice.test is node
+            and self.code(choice.body) == holder
+            and self.code(choice.orelse) in (f"{holder}.float()", f"{holder}.double()")
+        )
+
+    def _is_silenced(self, node: cst.Attribute) -> bool:
+        """``if x.any:  # type: ignore[truthy-function]``: they have heard of it."""
+        line = self.enclosing(node, cst.SimpleStatementLine, cst.BaseCompoundStatement)
+        after = line.trailing_whitespace if isinstance(line, cst.SimpleStatementLine) else getattr(line, "body", None)
+        comment = getattr(after, "header", after)
+        text = comment.comment.value if isinstance(comment, cst.TrailingWhitespace) and comment.comment else ""
+        return _SILENCED.search(text) is not None
 
     def _is_implied(self, node: cst.Attribute) -> bool:
         """``torch.cuda.is_available and x.is_cuda``: what is there says by itself that there is one."""
@@ -429,6 +453,8 @@ _NUMBERS = frozenset(
     "ndimension nelement norm numel prod std sum var".split()
 )
 #: Methods that change nothing where it is so already.
+#: What a type checker says of the same slip, silenced.
+_SILENCED = re.compile(r"type:\s*ignore\[[^]]*\btruthy-function\b")
 _ONCE_OR_TWICE = ("cpu", "contiguous", "detach", "dequantize", "resolve_conj", "resolve_neg", "to_dense")
 #: What to ask for each kind of device that a machine may be without, and the modules that are taken for the question.
 _AVAILABLE = {"cuda": "cuda", "mps": "backends.mps", "xpu": "xpu"}

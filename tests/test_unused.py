@@ -404,6 +404,29 @@ def test_a_distribution_in_a_package_is_kept_as_it_was(
 
 
 @pytest.mark.parametrize(
+    ("folder", "rules"),
+    [
+        ("nets/Other-master/net", []),
+        ("Other-main/net", []),
+        ("Other-master_small/net", []),
+        ("nets/master/net", ["redundant-move"]),
+        ("nets/web-mainline/net", ["redundant-move"]),
+    ],
+)
+def test_what_an_archive_of_a_branch_unpacked_to_is_kept_as_it_is(
+    tmp_path: Path, folder: str, rules: list[str]
+) -> None:
+    write(tmp_path, **{"setup.py": "", f"{folder}/model.py": TWICE})
+    assert found(tmp_path, f"{folder}/model.py") == rules
+
+
+def test_a_project_may_lie_in_such_a_folder_itself(tmp_path: Path) -> None:
+    root = tmp_path / "net-main"
+    write(tmp_path, **{"net-main/pyproject.toml": "", "net-main/net/model.py": TWICE})
+    assert found(root, "net/model.py") == ["redundant-move"]
+
+
+@pytest.mark.parametrize(
     ("line", "rules"),
     [
         ("from pkg.left.model import Causal", []),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import libcst as cst
 
 from devlint.flow import (
@@ -21,7 +23,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand, is_false, is_true
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE
-from devlint.flow.scope import Class
+from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     ARRAY,
     CLASS,
@@ -178,6 +180,7 @@ def _self_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Va
     args = calls.arguments(frame, node)
     if method is not None and not method.is_property:
         result = project_calls.call(frame, node, method, args, receiver)
+        _note_changed(frame, cls, method)
         if receiver.kind == SELF and any(name in sub.methods for sub in cls.descendants):
             result = _of_overrides(frame, node, name, cls, args, receiver, result)
         return result
@@ -195,6 +198,25 @@ def _self_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Va
     if value.kind == UNKNOWN_KIND:
         return _unknown_method(frame, node, func, name, args)
     return calls.call_value(frame, node, value, args)
+
+
+def _note_changed(frame: Frame, cls: Class, method: Function) -> None:
+    """``self.net = Net(); self.put()``, where that moves ``self.net`` or binds it anew."""
+    env = frame.env
+    if env is None or not frame.flow.has_paths:
+        return
+    known = {key[5:] for key in env if key.startswith("self.")}
+    for each in cls.reached(method) if known else ():
+        for attr in known & (each.stores | each.moves):
+            key = f"self.{attr}"
+            value = env[key]
+            if attr in each.stores:
+                stored = [at for owner in cls.lineage for _, at, by in owner.stores.get(attr, ()) if by is each]
+                value = functools.reduce(join, [*stored, value]) if stored else UNKNOWN
+            if attr in each.moves and value.kind == MODULE:
+                value = value.but(place=UNKNOWN_PLACE)
+            frame.forget(key)
+            env[key] = value
 
 
 _MOST_OVERRIDES = 4

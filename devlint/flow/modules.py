@@ -408,16 +408,7 @@ def method(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value, nam
 
 def _moves_self(cls: Class, method: Function) -> bool:
     """Whether a method moves the module that it is called on, itself or through another one."""
-    todo, seen = [method], {method}
-    while todo:
-        for name in todo.pop().self_calls:
-            if name in _MOVES:
-                return True
-            other = cls.find_method(name)
-            if other is not None and other not in seen:
-                seen.add(other)
-                todo.append(other)
-    return False
+    return any(not _MOVES.isdisjoint(each.self_calls) for each in cls.reached(method))
 
 
 def _whole(frame: Frame, part: cst.BaseExpression) -> Any:

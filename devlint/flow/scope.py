@@ -255,6 +255,16 @@ class Class:
         heir = self.home.heir(self, name) if self.home is not None else None
         return heir.methods.get(name) if heir is not None else None
 
+    def reached(self, method: Function) -> list[Function]:
+        """A method, and those that it calls on the same object, directly or through others."""
+        found = [method]
+        for each in found:
+            for name in sorted(each.self_calls):
+                other = self.find_method(name)
+                if other is not None and other not in found:
+                    found.append(other)
+        return found
+
     @cached_property
     def lineage(self) -> list[Class]:
         """The class and its bases in the file, in the order of attribute look-up; a ring of bases is cut."""
