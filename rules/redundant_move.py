@@ -298,7 +298,8 @@ class RedundantMove(Rule):
         """Whether one would leave it: code that follows another project's, and what runs once, or in a long while."""
         # self.sums = torch.zeros(n).to(device); self.last = torch.zeros_like(self.sums).to(device)
         function = self.flow.function(move.node)
-        once = function is not None and function.role == CONSTRUCTOR and not self._is_handed_tensors(function)
+        constructs = function is not None and (function.role == CONSTRUCTOR or function.name == "__init__")
+        once = function is not None and constructs and not self._is_handed_tensors(function)
         follows = is_copied(self, move.node) or is_by_others(self) or says_why(self, move.node)
         seldom = once or refills(self, move.node) or is_of_export(self, move.node)
         alike = self._is_one_of_many(move) or self._is_one_of_two(move)
