@@ -42,6 +42,13 @@ _OF_HOST = re.compile(
 #: What compiles a model for a processor of its own: tensors that are made on the host are constants of that.
 _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
 
+#: What only a script asks, and imports there by the names that things have: nothing takes them over from it.
+_SCRIPT = re.compile(rb"^if +__name__ *==", re.MULTILINE)
+_IMPORT = re.compile(
+    rb"^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(?![^\n]*\bas\b)(?:\([^)]*\)|[^\n#;\\(]*(?:\\\n[^\n#;\\]*)*)",
+    re.MULTILINE,
+)
+
 #: What no module's name holds.
 _NO_NAME = re.compile(r"\W")
 
@@ -171,7 +178,7 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return False  # what a file says of its own definitions is asked of its flow
     if len(names) == 1:
         return _leads(_imports(stem), raw, module)
-    if name in raw and _found(_word(name), raw) and _leads(_imports(stem), raw, module):
+    if name in raw and _names(name, raw) and _leads(_imports(stem), raw, module):
         return True
     return b"import *" in raw and _leads(_takes_all(stem), raw, module)
 
@@ -198,6 +205,13 @@ def authors(head: str) -> set[str]:
 
 def _found(pattern: re.Pattern[bytes], raw: bytes) -> bool:
     return any(not _in_comment(raw, match) for match in pattern.finditer(raw))
+
+
+def _names(name: bytes, raw: bytes) -> bool:
+    """Whether a file names something, and is no script that only imports it."""
+    if _SCRIPT.search(raw):
+        raw = _IMPORT.sub(b"", raw)
+    return _found(_word(name), raw)
 
 
 def _leads(pattern: re.Pattern[bytes], raw: bytes, module: bytes) -> bool:

@@ -45,7 +45,8 @@ _COMMANDS_OF_ALL = "fire.Fire("
 def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether nothing in the project names the function or class at the top level that holds ``node``, or its method.
 
-    Only of files in packages: a script is run by its path, and what stands alone may be on its way to somewhere. What a
+    Only of files in packages, or that others import: a script is run by its path, and what stands alone may be on its
+    way to somewhere. What a
     function defines and does not name is unused in any file, and so is what a package among the tests keeps as the
     project had it once.
     """
@@ -59,7 +60,7 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
         return False
     if any(_is_left_over(flow, outer, inner) for outer, inner in pairwise(definitions)):
         return True
-    if not view.is_in_package():
+    if not view.is_in_package() and view.some_file_says(f"imports {view.module()}") is not True:
         return False
     if _cannot_be_imported(flow, view):
         return True

@@ -40,7 +40,9 @@ _WELL_KNOWN = frozenset(
 #: Those of them whose names others give to parts of their own: `net/models/transformers`.
 _ALSO_COMMON = frozenset({"apex", "diffusers", "ldm", "sgm", "speechbrain", "taming", "timm", "transformers"})
 #: Folders of what others wrote.
-_OF_OTHERS = re.compile(r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules)/")
+_OF_OTHERS = re.compile(
+    r"(^|/)(extern|externals?|third[_-]?party|3rdparty|vendor|vendored|submodules|repositories|repos(_\w+)?)/"
+)
 #: What the archive of a branch unpacks to: `Other-master/net/model.py`.
 _UNPACKED = re.compile(r"(^|/)[\w.-]+-(master|main)(_[^/]*)?/")
 #: What a package holds: `mmocr.models.layers.Encoding`.

@@ -89,6 +89,33 @@ def test_what_a_function_defines_and_never_names_is_tentative_in_scripts_too(tmp
         assert found(tmp_path, "warp.py") == rules
 
 
+RUNS = "\n\nif __name__ == '__main__':\n    main()\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "rules"),
+    [
+        ("from pkg.model import Causal\n", []),
+        ("from pkg.model import (\n    Causal,\n    Other,\n)\n", []),
+        ("from pkg.model import Other, \\\n    Causal\n", []),
+        ("from pkg.model import Causal as Net\n\nnet = Net()\n", ["create-then-move"]),
+        ("from pkg.model import Causal\n\nnet = Causal()\n", ["create-then-move"]),
+        ("import pkg.model\n\nnet = pkg.model.Causal()\n", ["create-then-move"]),
+    ],
+    ids=["one", "in brackets", "in two lines", "renamed", "built", "by its module"],
+)
+def test_what_a_script_only_imports_is_used_by_nobody(tmp_path: Path, script: str, rules: list[str]) -> None:
+    assert project(tmp_path, **{"train.py": script + RUNS}) == rules
+    assert project(tmp_path, **{"train.py": script}) == ["create-then-move"]  # others may take it over from there
+
+
+def test_a_module_that_others_import_is_no_script(tmp_path: Path) -> None:
+    write(tmp_path, **{"nets/model.py": MODEL, "nets/train.py": "from model import Other\n"})
+    assert found(tmp_path, "nets/model.py") == []
+    write(tmp_path, **{"nets/train.py": "from model import Causal\n"})
+    assert found(tmp_path, "nets/model.py") == ["create-then-move"]
+
+
 def test_a_script_and_a_file_of_tests_need_nobody_who_names_what_they_define(tmp_path: Path) -> None:
     write(tmp_path, **{"model.py": MODEL})
     assert found(tmp_path, "model.py") == ["create-then-move"]
@@ -272,7 +299,7 @@ def test_an_object_that_somebody_builds_with_the_host_may_work_there(
     [
         ("", {}, []),
         ("  # on the device", {}, ["tensor-without-device"]),
-        ("", {"train.py": "from shown import Other\n"}, ["tensor-without-device"]),
+        ("", {"train.py": "from shown import Net, Other\n"}, ["tensor-without-device"]),
         ("", {"README.md": "Run shown.py, which is shown in full.\n"}, []),
     ],
 )

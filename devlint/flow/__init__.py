@@ -402,6 +402,10 @@ class Flow:
         """``self.name = value``."""
         if frame.dead or frame.function is None:
             return
+        host = (value.kind == DEVICE and value.place.is_host) or (value.kind == DATA and value.text == "cpu")
+        if name == "device" and host and frame.role == CONSTRUCTOR:
+            # self.device = torch.device("cpu"), and elsewhere: model.device = "cuda"   what else would it be kept for?
+            value = Value(DEVICE, UNKNOWN_PLACE)
         known = cls.attrs.get(name)
         if known is not None and value.ref in ("parameter", "buffer") and not frame.conditional:
             # self.low = torch.ones(n); self.low = nn.Parameter(self.low): what was there before is gone
