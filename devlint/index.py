@@ -483,8 +483,17 @@ class View:
         return names
 
     def is_called(self, name: str) -> bool:
-        """Whether the project, or the folder that it lies in, has a name with that in it."""
-        root = self._root
+        """Whether the project, or the folder that it lies in, has a name with that in it.
+
+        One that is a part of a repository's tree is called as the repository is: what that holds a whole copy of is not
+        its own.
+        """
+        root = folder = self._root
+        while folder and folder != self.index.root:
+            if self._ask(folder, "entry .git"):
+                root = folder  # game/apex/setup.py in game/.git
+                break
+            folder = os.path.dirname(folder) if os.path.dirname(folder) != folder else ""
         if not root or name.replace("_", "") in re.sub(r"\W|_", "", os.path.basename(root).lower()):
             return True  # without a root nobody knows
         return any(self._ask(os.path.join(root, each), f"called {name}") for each in _SETUP_FILES)

@@ -395,6 +395,18 @@ def test_a_copy_of_a_package_that_everybody_knows_is_kept_as_it_is(
     assert found(tmp_path, f"{package}/nn/a.py") == ([rule] if is_own else [])
 
 
+@pytest.mark.parametrize(("repository", "is_own"), [("game", False), ("my-apex", True)])
+def test_a_distribution_in_a_repository_of_another_name_is_a_copy(
+    tmp_path: Path, repository: str, is_own: bool
+) -> None:
+    write(
+        tmp_path, **{f"{repository}/apex/setup.py": "setup(name='apex')\n", f"{repository}/apex/apex/__init__.py": ""}
+    )
+    write(tmp_path, **{f"{repository}/.git/HEAD": "", f"{repository}/apex/apex/a.py": TWICE})
+    write(tmp_path, **{f"{repository}/apex/train.py": "from apex.a import noise\n"})
+    assert found(tmp_path / repository / "apex", "apex/a.py") == (["redundant-move"] if is_own else [])
+
+
 def test_a_package_in_a_project_of_its_name_is_its_own(tmp_path: Path) -> None:
     root = tmp_path / "mmdetection"
     write(tmp_path, **{"mmdetection/mmdet/__init__.py": "", "mmdetection/mmdet/a.py": TWICE})
