@@ -403,7 +403,7 @@ class Flow:
         if frame.dead or frame.function is None:
             return
         host = (value.kind == DEVICE and value.place.is_host) or (value.kind == DATA and value.text == "cpu")
-        if name == "device" and host and frame.role == CONSTRUCTOR:
+        if name == "device" and host and frame.role == CONSTRUCTOR and not frame.conditional:
             # self.device = torch.device("cpu"), and elsewhere: model.device = "cuda"   what else would it be kept for?
             value = Value(DEVICE, UNKNOWN_PLACE)
         known = cls.attrs.get(name)
