@@ -185,3 +185,8 @@ def walk(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
                 stack.extend(reversed(child))
             elif child is not None and type(child) is not cst.MaybeSentinel:
                 stack.append(child)
+
+
+def named(root: cst.CSTNode, name: str) -> list[cst.Name]:
+    """The names below and including ``root`` that are this one, in source order."""
+    return [node for node in walk(root) if isinstance(node, cst.Name) and node.value == name]

@@ -25,3 +25,10 @@ def handed_in(call: cst.Call, function: Function, param: str) -> cst.BaseExpress
         return None
     arg = argument(call, position, param)
     return arg.value if arg is not None else None
+
+
+def parameter(function: Function | None, name: str) -> cst.Param | None:
+    """The parameter of that name, where nothing else is bound to it."""
+    if function is None or name in function.assigned:
+        return None
+    return function.param(name)

@@ -9,14 +9,16 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import annotation_names, dotted, last_word, names_bound
+from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
-from devlint.rules._arguments import argument, handed_in
+from devlint.rules._arguments import argument, handed_in, parameter
 from devlint.rules._copied import is_copied
+from devlint.rules._device_zero import report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
+from devlint.rules._none_by_default import report_left_out
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 
@@ -132,7 +134,7 @@ class InvalidDeviceArgument(Rule):
             if arg is not None:
                 self._device(node, arg, named=True)
             if arg is not None and name == "torch.device" and isinstance(arg.value, cst.Name):
-                self._left_out(node, arg.value)
+                report_left_out(self, node, arg.value)
         elif name in _LOADING:
             self._load(node, name)
         elif name in _LEGACY:
@@ -355,7 +357,7 @@ class InvalidDeviceArgument(Rule):
         name = param.name.value
         # if cuda: x = x.cuda(cuda)   is for those who hand one in
         guarded = any(holds and dotted(test) == name for test, _, holds in tests_above(self, node))
-        if not guarded and any(self._is_asked(use) for use in _names_in(function.node.body, name)):
+        if not guarded and any(self._is_asked(use) for use in tree.named(function.node.body, name)):
             return True
         for call in calls_that_run(self, function):
             given = handed_in(call, function, name)
@@ -367,7 +369,7 @@ class InvalidDeviceArgument(Rule):
 
     def _flag_by_default(self, node: cst.BaseExpression) -> cst.Param | None:
         """The parameter that a node names, where its default is all that is known of it."""
-        param = _parameter(self.flow.function(node), node.value) if isinstance(node, cst.Name) else None
+        param = parameter(self.flow.function(node), node.value) if isinstance(node, cst.Name) else None
         return param if param is not None and param.annotation is None else None
 
     def _is_asked(self, node: cst.Name) -> bool:
@@ -384,7 +386,7 @@ class InvalidDeviceArgument(Rule):
         if isinstance(node, cst.Name):
             if node.value in ("True", "False"):
                 return True
-            param = _parameter(self.flow.function(node), node.value)
+            param = parameter(self.flow.function(node), node.value)
             if param is None:
                 return False
             said = [param.annotation.annotation] if param.annotation is not None else [param.default]
@@ -398,178 +400,14 @@ class InvalidDeviceArgument(Rule):
     def _is_expected(self, node: cst.CSTNode) -> bool:
         return is_expected(self, node)
 
-    # left out -----------------------------------------------------------------------------------
-
-    def _left_out(self, node: cst.Call, given: cst.Name) -> None:
-        """``def draw(n, device=None): ... torch.device(device)``"""
-        function = self.flow.function(node)
-        param = function.param(given.value) if function is not None else None
-        if function is None or param is None or dotted(param.default) != "None" or self._is_expected(node):
-            return
-        # @click.option("--device", default="cpu")
-        if function.is_replaced or any(last_word(each) in _HANDING for each in function.decorators):
-            return
-        if isinstance(self.enclosing(node, cst.FunctionDef, cst.Lambda), cst.Lambda):
-            return  # lambda: torch.device(device)  runs once it is known, or never
-        mentions = self._mentions_before(function, node, given)
-        # if device is None: device = "cpu"
-        if not all(isinstance(self.parent(each), cst.Arg) for each in mentions) or self._asks_kind(mentions):
-            return
-        surely = not mentions and self._runs_always(function, node) and self._is_left_out(function, given.value)
-        name = given.value
-        said = f"`{name}` is `None`, which is no device, unless it is given"
-        self.report(given, said, notes=[self.note(param, "by default")], tentative=not surely)
-
-    def _mentions_before(self, function: Function, node: cst.Call, given: cst.Name) -> list[cst.Name]:
-        """Where a parameter is named before a call is done with, or in the same statement, in any way."""
-        statement = self.enclosing(node, cst.SimpleStatementLine, cst.BaseCompoundStatement)
-        end = self.source.offsets(statement if isinstance(statement, cst.SimpleStatementLine) else node)[1]
-        return [
-            each
-            for each in _names_in(function.node.body, given.value)
-            if each is not given
-            and self.source.offsets(each)[0] < end
-            # x.device, draw(3, device=...), and device = torch.device(device) itself
-            and not self._is_no_use(each, statement)
-        ]
-
-    def _is_no_use(self, name: cst.Name, statement: cst.CSTNode | None) -> bool:
-        """Whether a name is an attribute's or a keyword, or what the statement itself binds."""
-        above = self.parent(name)
-        if isinstance(above, cst.Attribute):
-            return above.attr is name
-        if isinstance(above, cst.Arg):
-            return above.keyword is name
-        return isinstance(above, cst.AssignTarget) and self.enclosing(above, cst.SimpleStatementLine) is statement
-
-    def _asks_kind(self, mentions: list[cst.Name]) -> bool:
-        """``if isinstance(device, str):``, ``if is_known(device):``, ``device = resolve(device)``"""
-        calls = (self.parent(self.parent(each) or each) for each in mentions)
-        return any(not isinstance(self.parent(call), cst.Expr) for call in calls if call is not None)
-
-    def _runs_always(self, function: Function, node: cst.Call) -> bool:
-        """Whether each call of a function comes to a node: no branch is around it, and nothing returns before."""
-        child: cst.CSTNode = node
-        above = self.parent(child)
-        while above is not None and above is not function.node:
-            # move and torch.device(device), torch.device(device) if move else None, [torch.device(device) for x in xs]
-            if isinstance(above, _MAY_SKIP):
-                return False
-            child, above = above, self.parent(above)
-        start = self.source.offsets(node)[0]
-        return not any(
-            isinstance(each, cst.Return | cst.Raise | cst.Yield | cst.Await) and self.source.offsets(each)[1] < start
-            for each in tree.walk(function.node.body)
-        )
-
-    def _is_left_out(self, function: Function, name: str) -> bool:
-        """Whether a call of the file leaves a parameter out, or hands in ``None``, and nothing catches that."""
-        cls = function.cls
-        called = function.name
-        if cls is not None:
-            # super().__init__() calls another one, and so may layer.draw(3)
-            called = cls.name if function.name == "__init__" else f"self.{function.name}"
-            if cls.node.decorators:
-                return False  # @gin.configurable
-        for call in calls_that_run(self, function):
-            if dotted(call.func) != called or (called.startswith("self.") and not self._is_in(call, function)):
-                continue
-            given = handed_in(call, function, name)
-            if given is None and any(arg.star for arg in call.args):
-                continue  # Told(3, **options)
-            if (given is None or dotted(given) == "None") and not self._is_expected(call):
-                return True
-        return False
-
-    def _is_in(self, call: cst.Call, function: Function) -> bool:
-        """Whether it is the method's own class that calls a method."""
-        caller = self.flow.function(call)
-        return caller is not None and caller.cls is function.cls
-
-    # the truth of a number ----------------------------------------------------------------------
-
     def visit_If(self, node: cst.If) -> None:
-        self._tested(node.test, node.body)
+        report_test(self, node.test, node.body)
 
     def visit_IfExp(self, node: cst.IfExp) -> None:
-        self._tested(node.test, node.body)
+        report_test(self, node.test, node.body)
 
     def visit_BooleanOperation(self, node: cst.BooleanOperation) -> None:
-        """``gpu or default``, where ``gpu`` is a number or ``None``."""
-        left = node.left
-        if not isinstance(left, cst.Name) or not isinstance(node.operator, cst.Or):
-            return
-        if not (numbers_device(left.value) or names_device(left.value)) or not self._is_optional_number(left):
-            return
-        # gpu or 0  gives what is meant; if gpu or index:  is no number
-        if isinstance(node.right, cst.Integer) or isinstance(self.parent(node), cst.If | cst.IfExp | cst.While):
-            return
-        # if gpu or index: name = f"cuda:{gpu or index}"  knows that one of them is none
-        around = self.enclosing(node, cst.If, cst.FunctionDef)
-        if isinstance(around, cst.If) and _names_in(around.test, left.value):
-            return
-        if "rank" in left.value and "rank" in self.code(node.right).lower():
-            return  # rank or dist.get_rank(): 0 is what the first process is told there, too
-        # gpu or DEFAULT_GPU  may be how many of them are asked for
-        if self._reaches_device(node) or self._is_device_number(node.right):
-            self.report(node, f"`{left.value}` is false for device 0, which is left out here")
-
-    def _reaches_device(self, node: cst.BaseExpression) -> bool:
-        """Whether it is given for a device, itself or by the name that it is bound to."""
-        bound = self.parent(node)
-        if not isinstance(bound, cst.Assign) or len(bound.targets) != 1:
-            return self._is_used_as_device(node)
-        path = dotted(bound.targets[0].target)
-        around = self.enclosing(node, cst.ClassDef if "." in path else cst.FunctionDef) or self.source.module
-        return bool(path) and any(
-            self._is_used_as_device(each)
-            for each in tree.walk(around)
-            if isinstance(each, cst.Name | cst.Attribute) and dotted(each) == path
-        )
-
-    def _is_device_number(self, node: cst.BaseExpression) -> bool:
-        """``torch.cuda.current_device()``, ``self.gpu``"""
-        word = last_word(dotted(node))
-        numbers = names_device(word) or (numbers_device(word) and "rank" not in word)
-        return numbers or self.flow.name_of(node) in _FUNCTIONS
-
-    def _tested(self, test: cst.BaseExpression, then: cst.CSTNode) -> None:
-        """``if gpu: torch.cuda.set_device(gpu)``, where ``gpu`` is a number or ``None``."""
-        if not isinstance(test, cst.Name):
-            return
-        if not self._is_optional_number(test):
-            return
-        if any(self._is_used_as_device(use) for use in _names_in(then, test.value)):
-            self.report(
-                test,
-                f"`{test.value}` is false for device 0, which is left out here",
-                fix=self.fix("ask whether it is `None`", self.insert_after(test, " is not None"), safe=False),
-            )
-
-    def _is_optional_number(self, node: cst.Name) -> bool:
-        """Whether it is a parameter annotated as a number or ``None``."""
-        param = _parameter(self.flow.function(node), node.value)
-        if param is None or param.annotation is None:
-            return False  # def f(gpu=0)  may mean a flag
-        said = set(annotation_names(param.annotation.annotation))
-        optional = isinstance(param.default, cst.Name) and param.default.value == "None"
-        return said == {"int", "None"} or (said == {"int"} and optional)
-
-    def _is_used_as_device(self, node: cst.BaseExpression) -> bool:
-        above = self.parent(node)
-        if isinstance(above, cst.FormattedStringExpression):
-            string = self.parent(above)
-            return string is not None and _INDEXED.match(self.code(string)) is not None
-        call = self.parent(above) if isinstance(above, cst.Arg) else None
-        if not isinstance(call, cst.Call) or not isinstance(above, cst.Arg):
-            return False
-        if above.keyword is not None and above.keyword.value == "device":
-            return True
-        name = self.flow.name_of(call)
-        if name in ("torch.cuda.set_device", "torch.cuda.device", "torch.device"):
-            return True
-        moves = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("cuda", "to")
-        return moves and above is call.args[0]
+        report_or(self, node)
 
 
 def beginning(node: cst.BaseExpression) -> tuple[str, bool]:
@@ -615,32 +453,6 @@ def takes_no_device(name: str) -> bool:
     return name in table.FUNCTIONS or name in table.OPTIMIZERS or name in table.WRAPPERS or name in _NO_DEVICE
 
 
-def _parameter(function: Function | None, name: str) -> cst.Param | None:
-    """The parameter of that name, where nothing else is bound to it."""
-    if function is None or name in function.assigned:
-        return None
-    return function.param(name)
-
-
-def _names_in(node: cst.CSTNode, name: str) -> list[cst.Name]:
-    return [inner for inner in tree.walk(node) if isinstance(inner, cst.Name) and inner.value == name]
-
-
-#: Decorators that hand in what others said.
-_HANDING = frozenset({"command", "option", "argument", "main"})
-#: What may leave out what stands in it.
-_MAY_SKIP = (
-    cst.If,
-    cst.For,
-    cst.While,
-    cst.Try,
-    cst.TryStar,
-    cst.Match,
-    cst.IfExp,
-    cst.BooleanOperation,
-    cst.BaseComp,
-    cst.FunctionDef,
-)
 _AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"})
 #: They take a device, or its name, first.
 _TOLD = frozenset({"torch.device", "torch.Generator", "torch.set_default_device"})
@@ -668,4 +480,3 @@ _MEANT = re.compile(r"\s*(gpu|cuda|cpu|mps)(?![a-z])", re.IGNORECASE)
 _VALID = re.compile(r"(cuda|cpu|mps)(:(0|[1-9]\d*))?")
 #: What such a name may begin with, where the rest is told when the code runs.
 _BEGUN = re.compile(r"(cuda|cpu|mps)(:(0|[1-9]\d*)?)?")
-_INDEXED = re.compile(r"""f["'](cuda|xpu|npu):\{""")

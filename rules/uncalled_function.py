@@ -80,12 +80,13 @@ class UncalledFunction(Rule):
     whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported on
     what is surely a tensor, as others have attributes called `dim`: not on a parameter of which something is read that
     no tensor has, or whose attribute a class of the file sets, nor where `hasattr` asks for it, and not on what torch's
-    functions make of objects of other classes. Tentative where an `if` guards nothing but what is right anyway (`if
-    x.cuda: x = x.cpu()`), or what does nothing where the answer would be no (`if rows.numel != 0: x[rows] = 0`), or
-    where the other choice only converts (`x if x.is_floating_point else x.float()`), where a type checker's word for it
-    is silenced (`# type: ignore[truthy-function]`), and in code that is copied from others.
-    `@torch.no_grad` without parentheses is fine. The same mark on several tests of a file is told once, and left out on
-    what pytest never collects.
+    functions make of objects of other classes. `@torch.no_grad` without parentheses is fine. The same mark on several
+    tests of a file is told once, and left out on what pytest never collects.
+
+    Tentative where an `if` guards nothing but what is right anyway (`if x.cuda: x = x.cpu()`), or what does nothing
+    where the answer would be no (`if rows.numel != 0: x[rows] = 0`); where the other choice only converts (`x if
+    x.is_floating_point else x.float()`); where a type checker's word for it is silenced (`# type:
+    ignore[truthy-function]`); and in code that is copied from others.
 
     Silent on `torch.device(name)`, which may be there to raise for a wrong name, as it is in an `assert`, and where a
     module's test only asks whether this torch has it (`torch.xpu and torch.xpu.is_available()`). Tentative where what
