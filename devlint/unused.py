@@ -7,6 +7,7 @@ would mind. Such findings are tentative.
 from __future__ import annotations
 
 import os
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ _CALLED_BY_NAME = frozenset(
 _CALL_NO_MORE = frozenset(
     {"object", "torch.nn.Module", "torch.autograd.Function", "torch.optim.Optimizer", "torch.utils.data.Dataset"}
 )
+_TRIAL = re.compile(r"_*test(_|$)")
 #: Makes commands of all functions of a file.
 _COMMANDS_OF_ALL = "fire.Fire("
 
@@ -123,7 +125,21 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
             asked.add(by)
             if _is_named(flow, view, by, asked):
                 return True
+    if _tries_out(top):
+        return False
     return view.some_file_says(f"imports {view.module()} {name}") is not False
+
+
+def _tries_out(definition: Definition) -> bool:
+    """``def test(): ...`` beside what it tries out: nothing collects it, and who wrote it runs it by hand.
+
+    ``def test(net, loader): ...`` evaluates something, and is called by others.
+    """
+    return (
+        isinstance(definition, cst.FunctionDef)
+        and _TRIAL.match(definition.name.value) is not None
+        and not definition.params.params
+    )
 
 
 def _is_unused_method(flow: Flow, view: View, cls: cst.ClassDef, method: cst.FunctionDef) -> bool:

@@ -85,7 +85,9 @@ class UncalledFunction(Rule):
 
     Tentative where an `if` guards nothing but what is right anyway (`if x.cuda: x = x.cpu()`), or what does nothing
     where the answer would be no (`if rows.numel != 0: x[rows] = 0`); where the other choice only converts (`x if
-    x.is_floating_point else x.float()`); where a type checker's word for it is silenced (`# type:
+    x.is_floating_point else x.float()`); where it keeps an error of its own from those without a GPU, who get another
+    one soon after (`if not torch.cuda.is_available: raise`: eight of twelve such guards in public code were held for
+    worth a change); where a type checker's word for it is silenced (`# type:
     ignore[truthy-function]`); and in code that is copied from others.
 
     Silent on `torch.device(name)`, which may be there to raise for a wrong name, as it is in an `assert`, and where a
@@ -182,7 +184,8 @@ class UncalledFunction(Rule):
             if use == TRUE
             else use == UNEQUAL and self._guards_indexed(node)
         )
-        idle = idle or (use == TRUE and name.endswith(".is_available") and self._is_implied(node))
+        if use == TRUE and name.endswith(".is_available"):
+            idle = idle or self._is_implied(node) or self._only_raises(node)
         held_back = idle or self._is_silenced(node) or is_copied(self, node)
         return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=held_back)
 
@@ -204,6 +207,15 @@ class UncalledFunction(Rule):
             and self.code(choice.body) == holder
             and self.code(choice.orelse) in (f"{holder}.float()", f"{holder}.double()")
         )
+
+    def _only_raises(self, node: cst.Attribute) -> bool:
+        """``if not torch.cuda.is_available: raise SystemError("no GPU")``, which something else raises soon after."""
+        guard = self.parent(self.parent(node) or node)
+        if not isinstance(guard, cst.If) or not isinstance(guard.test, cst.UnaryOperation) or guard.orelse is not None:
+            return False
+        last = guard.body.body[-1] if guard.body.body else None
+        statement = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+        return guard.test.expression is node and isinstance(statement, cst.Raise)
 
     def _is_silenced(self, node: cst.Attribute) -> bool:
         """``if x.any:  # type: ignore[truthy-function]``: they have heard of it."""

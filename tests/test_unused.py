@@ -132,6 +132,23 @@ def test_a_name_in_main_code_of_the_file_counts_and_one_in_an_unused_definition_
     assert project(tmp_path, f"{MODEL}\n\ndef build():\n    return Causal()\n\n\nbuild()\n") == ["create-then-move"]
 
 
+@pytest.mark.parametrize(
+    ("trial", "rules"),
+    [
+        ("def test():", []),
+        ("def _test_causal():", []),
+        ("def test(net):", ["create-then-move"]),
+        ("def testify():", ["create-then-move"]),
+        ("def build():", ["create-then-move"]),
+    ],
+)
+def test_what_only_a_trial_beside_it_names_is_unused(tmp_path: Path, trial: str, rules: list[str]) -> None:
+    name = trial[4:].partition("(")[0]
+    model, others = f"{MODEL}\n\n{trial}\n    return Causal()\n", {"train.py": f"from pkg.model import {name}\n"}
+    assert project(tmp_path, model, **others) == rules
+    assert project(tmp_path, f"{model}\n\n{name}()\n", **others) == ["create-then-move"]
+
+
 def test_definitions_that_only_name_each_other_are_unused(tmp_path: Path) -> None:
     ring = "\n\ndef one():\n    return two(Causal())\n\n\ndef two(net):\n    return one()\n"
     assert project(tmp_path, MODEL + ring) == []
