@@ -69,10 +69,10 @@ class DiscardedMove(Rule):
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
 
     Held back as tentative: what may be there already, since nobody knows where it is (what a function is handed, or
-    makes of that: of thirteen such moves in public code five did harm), unless it meets what is there, or the move
-    stands in an object's own `to` or below `if x.device != device`; what follows its module anyway; lengths, which the
-    host reads; attributes that meet tensors on the host; what nothing reads again before it is moved properly; code
-    that is copied from others; and tests that are skipped on every machine.
+    makes of that: of thirteen such moves in public code five did harm), unless it meets what is there or is returned,
+    or the move stands in an object's own `to` or below `if x.device != device`; what follows its module anyway;
+    lengths, which the host reads; attributes that meet tensors on the host; what nothing reads again before it is moved
+    properly; code that is copied from others; and tests that are skipped on every machine.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -157,8 +157,10 @@ class DiscardedMove(Rule):
         )
 
     def _meets_there(self, read: cst.BaseExpression) -> bool:
-        """``net.to(device); x.to(device); net(x)``: it meets what is there, as it is."""
+        """``net.to(device); x.to(device); net(x)``: it meets what is there as it is, or is given back as moved."""
         parent = self.parent(read)
+        if isinstance(parent, cst.Return):
+            return True  # def put(x, device): x.to(device); return x
         if isinstance(parent, cst.Arg) and isinstance(call := self.parent(parent), cst.Call):
             module = self.flow.value(call.func)
             return module.kind == MODULE and module.place.is_there
