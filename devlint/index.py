@@ -489,11 +489,11 @@ class View:
         its own.
         """
         root = folder = self._root
-        while folder and folder != self.index.root:
+        while folder not in (self.index.root, os.path.dirname(folder)):
             if self._ask(folder, "entry .git"):
                 root = folder  # game/apex/setup.py in game/.git
                 break
-            folder = os.path.dirname(folder) if os.path.dirname(folder) != folder else ""
+            folder = os.path.dirname(folder)
         if not root or name.replace("_", "") in re.sub(r"\W|_", "", os.path.basename(root).lower()):
             return True  # without a root nobody knows
         return any(self._ask(os.path.join(root, each), f"called {name}") for each in _SETUP_FILES)

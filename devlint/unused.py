@@ -39,6 +39,7 @@ _CALLED_BY_NAME = frozenset(
 _CALL_NO_MORE = frozenset(
     {"object", "torch.nn.Module", "torch.autograd.Function", "torch.optim.Optimizer", "torch.utils.data.Dataset"}
 )
+#: Functions that try something out.
 _TRIAL = re.compile(r"_*test(_|$)")
 #: Makes commands of all functions of a file.
 _COMMANDS_OF_ALL = "fire.Fire("
@@ -48,9 +49,8 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether nothing in the project names the function or class at the top level that holds ``node``, or its method.
 
     Only of files in packages, or that others import: a script is run by its path, and what stands alone may be on its
-    way to somewhere. What a
-    function defines and does not name is unused in any file, and so is what a package among the tests keeps as the
-    project had it once.
+    way to somewhere. What a function defines and does not name is unused in any file, and so is what a package among
+    the tests keeps as the project had it once.
     """
     view = flow.project
     definitions = [*flow.source.definitions(node)][::-1]  # the outermost first

@@ -26,7 +26,8 @@ _COPIED = re.compile(
 _FROM = re.compile(r"#\W*(\w+\W+){0,3}(code|module|file|model|implementation)( is| was| comes)? from\b", re.IGNORECASE)
 #: A place in another repository, but for a thread that one reads there.
 _ELSEWHERE = re.compile(
-    r"https?://(?:www\.)?(?:github\.com|raw\.githubusercontent\.com|huggingface\.co|gitlab\.com)/[\w.-]+/([\w.-]+)(?!\S*/(?:issues|pull)/)"
+    r"https?://(?:www\.)?(?:github\.com|raw\.githubusercontent\.com|huggingface\.co|gitlab\.com)/[\w.-]+/([\w.-]+)"
+    r"(?!\S*/(?:issues|pull)/)"
 )
 #: `# docs and results are at https://docs.other.dev/nets`
 _DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)

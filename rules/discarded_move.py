@@ -160,7 +160,7 @@ class DiscardedMove(Rule):
         """``net.to(device); x.to(device); net(x)``: it meets what is there as it is, or is given back as moved."""
         parent = self.parent(read)
         if isinstance(parent, cst.Return):
-            return True  # def put(x, device): x.to(device); return x
+            return isinstance(read, cst.Name)  # def put(x, device): x.to(device); return x
         if isinstance(parent, cst.Arg) and isinstance(call := self.parent(parent), cst.Call):
             module = self.flow.value(call.func)
             return module.kind == MODULE and module.place.is_there

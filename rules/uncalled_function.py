@@ -87,8 +87,8 @@ class UncalledFunction(Rule):
     where the answer would be no (`if rows.numel != 0: x[rows] = 0`); where the other choice only converts (`x if
     x.is_floating_point else x.float()`); where it keeps an error of its own from those without a GPU, who get another
     one soon after (`if not torch.cuda.is_available: raise`: eight of twelve such guards in public code were held for
-    worth a change); where a type checker's word for it is silenced (`# type:
-    ignore[truthy-function]`); and in code that is copied from others.
+    worth a change); where a type checker's word for it is silenced (`# type: ignore[truthy-function]`); and in code
+    that is copied from others.
 
     Silent on `torch.device(name)`, which may be there to raise for a wrong name, as it is in an `assert`, and where a
     module's test only asks whether this torch has it (`torch.xpu and torch.xpu.is_available()`). Tentative where what
@@ -465,9 +465,9 @@ _NUMBERS = frozenset(
     "all any argmax argmin count_nonzero dim element_size get_device item max mean median min nanmean nansum "
     "ndimension nelement norm numel prod std sum var".split()
 )
-#: Methods that change nothing where it is so already.
 #: What a type checker says of the same slip, silenced.
 _SILENCED = re.compile(r"type:\s*ignore\[[^]]*\btruthy-function\b")
+#: Methods that change nothing where it is so already.
 _ONCE_OR_TWICE = ("cpu", "contiguous", "detach", "dequantize", "resolve_conj", "resolve_neg", "to_dense")
 #: What to ask for each kind of device that a machine may be without, and the modules that are taken for the question.
 _AVAILABLE = {"cuda": "cuda", "mps": "backends.mps", "xpu": "xpu"}
