@@ -35,8 +35,8 @@ _FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTIL
 #: Packages that many projects hold a copy of, some of them inside of their own.
 _WELL_KNOWN = frozenset(
     "apex basicsr cosyvoice detectron2 diffusers dnnlib espnet facexlib fairseq funasr gfpgan groundingdino k_diffusion"
-    " ldm maskrcnn_benchmark mmcls mmcv mmdet mmocr mmpose mmseg open_clip pytracking realesrgan segment_anything sgm"
-    " speechbrain taming timm torch_utils transformers trlx ultralytics".split()
+    " ldm maskrcnn_benchmark mmaction mmcls mmcv mmdet mmdet3d mmocr mmpose mmseg open_clip pcdet pytracking realesrgan"
+    " segment_anything sgm speechbrain taming timm torch_utils transformers trlx ultralytics".split()
 )
 #: Those of them whose names others give to parts of their own: `net/models/transformers`.
 _ALSO_COMMON = frozenset({"apex", "diffusers", "ldm", "sgm", "speechbrain", "taming", "timm", "transformers"})
@@ -91,7 +91,8 @@ def _well_known(packages: list[str]) -> str | None:
     if not packages:
         return None
     outermost = f"_{packages[0].lower()}_"  # my_diffusers, funasr_detach
-    whole = (name for name in _WELL_KNOWN if f"_{name}_" in outermost)
+    plugs_in = "plugin" in outermost  # mmdet3d_plugin goes with the package
+    whole = (name for name in _WELL_KNOWN if f"_{name}_" in outermost and not plugs_in)
     parts = (name for name in packages[1:] if name in _WELL_KNOWN - _ALSO_COMMON)  # net/detection/mmdet/ops
     return next(whole, None) or next(parts, None)
 

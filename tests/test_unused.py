@@ -398,6 +398,8 @@ RAISES = "import torch\n\n\ndef noise(x):\n    return torch.FloatTensor(3, devic
         ("funasr2", "", True),
         ("my_diffusers", "", False),
         ("nets/mmdet", "", False),
+        ("mmdet3d", "", False),
+        ("mmdet3d_plugin", "", True),
         ("nets/transformers", "", True),
         ("nets/mmdet_heads", "", True),
         ("libs/mmdet", "", False),
