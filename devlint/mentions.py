@@ -209,9 +209,8 @@ def _found(pattern: re.Pattern[bytes], raw: bytes) -> bool:
 
 def _names(name: bytes, raw: bytes) -> bool:
     """Whether a file names something, and is no script that only imports it."""
-    if _SCRIPT.search(raw):
-        raw = _IMPORT.sub(b"", raw)
-    return _found(_word(name), raw)
+    word = _word(name)
+    return _found(word, raw) and (not _SCRIPT.search(raw) or _found(word, _IMPORT.sub(b"", raw)))
 
 
 def _leads(pattern: re.Pattern[bytes], raw: bytes, module: bytes) -> bool:

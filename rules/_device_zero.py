@@ -12,6 +12,8 @@ from devlint.flow.names import annotation_names, dotted, last_word
 from devlint.rule import Rule
 from devlint.rules._arguments import parameter
 
+#: Functions that give the device in use, or its number.
+GIVE_DEVICE = frozenset({"torch.cuda.current_device", "torch.accelerator.current_accelerator"})
 _INDEXED = re.compile(r"""f["'](cuda|xpu|npu):\{""")
 
 
@@ -54,7 +56,7 @@ def _is_device_number(rule: Rule, node: cst.BaseExpression) -> bool:
     """``torch.cuda.current_device()``, ``rule.gpu``"""
     word = last_word(dotted(node))
     numbers = names_device(word) or (numbers_device(word) and "rank" not in word)
-    return numbers or rule.flow.name_of(node) == "torch.cuda.current_device"
+    return numbers or rule.flow.name_of(node) in GIVE_DEVICE
 
 
 def report_test(rule: Rule, test: cst.BaseExpression, then: cst.CSTNode) -> None:

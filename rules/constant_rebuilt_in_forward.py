@@ -220,7 +220,7 @@ class ConstantRebuiltInForward(Rule):
 
 
 def _names(code: cst.CSTNode, name: str) -> bool:
-    return any(isinstance(n, cst.Name) and n.value == name for n in tree.walk(code))
+    return bool(tree.named(code, name))
 
 
 def _binds(statement: cst.CSTNode, name: str) -> bool:

@@ -380,7 +380,7 @@ class HostSyncInLoop(Rule):
             return False
         around = function.node if function is not None else self.source.module
         kept = self._kept_under(around)
-        return all(n in kept for n in tree.walk(around) if isinstance(n, cst.Name) and n.value == name)
+        return all(n in kept for n in tree.named(around, name))
 
     def _kept_under(self, around: cst.CSTNode) -> set[cst.CSTNode]:
         """The nodes by which code binds a name, adds to it, or appends to it."""
@@ -587,7 +587,7 @@ class HostSyncInLoop(Rule):
         if not isinstance(sum_.operator, cst.AddAssign | cst.SubtractAssign) or not self._scales(wait.node, sum_):
             return None
         name = sum_.target.value
-        uses = [n for n in tree.walk(loop.node) if isinstance(n, cst.Name) and n.value == name]
+        uses = tree.named(loop.node, name)
         if uses != [sum_.target] or not self._starts_as_number(name, loop):
             return None
         counted = _counts(wait.operand)

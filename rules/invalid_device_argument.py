@@ -15,7 +15,7 @@ from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NA
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
 from devlint.rules._copied import is_copied
-from devlint.rules._device_zero import report_or, report_test
+from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
@@ -291,7 +291,7 @@ class InvalidDeviceArgument(Rule):
         if value.kind == CONTEXT and value.ref == "torch.cuda.device":
             message = f"`{short(self.code(given))}` is a context manager, and no device"
             fix = self._as_device(given)
-        elif value.kind == NAME and value.ref in _FUNCTIONS:
+        elif value.kind == NAME and value.ref in GIVE_DEVICE:
             message = f"`{short(self.code(given))}` is a function: it is not called here"
             fix = self.fix("call it", self.insert_after(given, "()"), safe=True)
         elif isinstance(given, cst.List | cst.ListComp):
@@ -458,7 +458,6 @@ _AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autoca
 _TOLD = frozenset({"torch.device", "torch.Generator", "torch.set_default_device"})
 _LOADING = frozenset({"torch.load", "torch.jit.load"})
 _NO_DEVICE = frozenset({"torch.from_numpy", "torch.frombuffer", "torch.utils.data.DataLoader"})
-_FUNCTIONS = frozenset({"torch.cuda.current_device", "torch.accelerator.current_accelerator"})
 _FLAGS = frozenset({"torch.cuda.is_available", "torch.accelerator.is_available", "torch.backends.mps.is_available"})
 #: Constructors of host tensors, and the dtype of what they make; that of `Tensor` is torch's default.
 _LEGACY = {

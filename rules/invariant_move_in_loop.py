@@ -295,9 +295,7 @@ class InvariantMoveInLoop(Rule):
     def _used_before(self, name: str, line: cst.CSTNode, loop: Loop) -> bool:
         """Whether the loop reads the name before the statement binds it, and so another value the first time."""
         at, _ = self.source.offsets(line)
-        return any(
-            isinstance(n, cst.Name) and n.value == name and self.source.offsets(n)[0] < at for n in tree.walk(loop.node)
-        )
+        return any(self.source.offsets(n)[0] < at for n in tree.named(loop.node, name))
 
 
 #: More numbers than one writes by hand.
@@ -338,4 +336,4 @@ def _single_name(statement: cst.CSTNode) -> str | None:
 
 
 def _mentions(node: cst.CSTNode, name: str) -> bool:
-    return any(isinstance(n, cst.Name) and n.value == name for n in tree.walk(node))
+    return bool(tree.named(node, name))

@@ -112,19 +112,19 @@ class PinnedThenCopied(Rule):
 
     def _read_once(self, name: cst.Name, line: cst.SimpleStatementLine) -> bool:
         """Whether the line reads the name for the copy alone, and binds it anew or is the last to mention it."""
-        mentions = [n for n in tree.walk(line) if isinstance(n, cst.Name) and n.value == name.value]
+        mentions = tree.named(line, name.value)
         rebound = any(isinstance(self.parent(n), cst.AssignTarget) for n in mentions)
         if len(mentions) != 1 + rebound:
             return False
         scope = self.enclosing(line, cst.FunctionDef) or self.source.module
         end = self.source.offsets(line)[1]
-        later = [n for n in tree.walk(scope) if isinstance(n, cst.Name) and n.value == name.value]
+        later = tree.named(scope, name.value)
         if self.flow.loop(line) is not None and not rebound:
             return False  # it may be read at the top of the next iteration
         return rebound or all(self.source.offsets(n)[0] < end for n in later)
 
     def _mentions(self, statement: cst.CSTNode, name: cst.Name) -> bool:
-        return any(isinstance(n, cst.Name) and n.value == name.value for n in tree.walk(statement))
+        return bool(tree.named(statement, name.value))
 
     def _drop(self, pin: cst.Call, receiver: cst.BaseExpression) -> Edit:
         assign = self.parent(pin)

@@ -570,7 +570,7 @@ class RetainedGraph(Rule):
         function, name = self.flow.function(keep.node), keep.holder
         if function is None or not isinstance(name, cst.Name) or not isinstance(keep.node, cst.AugAssign):
             return False
-        named = [n for n in tree.walk(function.node) if isinstance(n, cst.Name) and n.value == name.value]
+        named = tree.named(function.node, name.value)
         reads = [read for read in reads_of(self, function, name.value) if not self._is_added_to(read)]
         return not reads and all(self.flow.function(each) is function for each in named)
 
