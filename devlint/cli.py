@@ -218,7 +218,8 @@ _CHECK = [
                  help="text, concise, json, json-lines, github, gitlab, junit or sarif."),
     click.option("--output-file", metavar="FILE", help="Write the report there instead of to stdout."),
     click.option("--profile", "profile_file", metavar="FILE",
-                 help="Show what a run measured, costliest first; FILE is from `devlint run --report json`."),
+                 help="Show what a run measured, costliest first, and check the rules that it counted something "
+                      "under; FILE is from `devlint run --report json`."),
     click.option("--statistics", **_FLAG, help="Count findings by rule instead of listing them."),
     click.option("--fail-on", type=OneOf(["error", "warning"]), help="The level from which findings give exit 1."),
     click.option("--exit-zero", **_FLAG, help="Exit 0 even with findings."),
@@ -262,8 +263,9 @@ def _configurations(given: dict[str, Any]) -> Configurations:
     file, isolated = given.pop("config_file"), given.pop("isolated")
     if file and isolated:
         raise Failure("--config and --isolated contradict each other; give one of them")
+    measured = given["profile"].rules if given.get("profile") is not None else ()
     try:
-        return Configurations(options, file=file, isolated=isolated)
+        return Configurations(options, file=file, isolated=isolated, measured=measured)
     except ConfigError as error:
         raise Failure(str(error)) from error
 
@@ -290,8 +292,8 @@ def check(paths: tuple[str, ...], **given: Any) -> int:
     Exit code: 0 nothing to report, 1 findings, 2 something could not be done.
     """
     started = time.perf_counter()
-    configurations = _configurations(given)
     given["profile"] = _profile(given["profile_file"])
+    configurations = _configurations(given)
     color = _color(given["color"])
     if color is not None:
         click.get_current_context().color = color

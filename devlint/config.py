@@ -72,12 +72,14 @@ class Selection:
 class Settings:
     """What is in force for the files under one configuration: that of ``file``, if any, in the folder ``root``.
 
+    ``measured`` are rules that a run counted something under: they are on unless something is selected or ignored.
     ``select``, ``ignore`` and ``extend_select`` are those of the configuration file, ``command_line``
     is applied after them. ``origins`` says for each key where its value was set, if it was.
     """
 
     root: str = "."
     file: str | None = None
+    measured: tuple[str, ...] = ()
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
     extend_select: tuple[str, ...] = ()
@@ -122,7 +124,8 @@ class Settings:
         return repr((self._selections(), self.per_file_ignores))
 
     def _selections(self) -> tuple[Selection, ...]:
-        return Selection(self.select, self.ignore, self.extend_select), self.command_line
+        configured = Selection(self.select, self.ignore, self.extend_select)
+        return Selection(extend_select=self.measured), configured, self.command_line
 
 
 @lru_cache(maxsize=256)
@@ -415,14 +418,22 @@ class Configurations:
     """Finds the settings for each folder.
 
     ``options`` holds what the command line set, under the keys of the configuration file. With ``file``
-    that one file is used for everything, with ``isolated`` none is.
+    that one file is used for everything, with ``isolated`` none is. ``measured``: see :class:`Settings`.
     Raises :class:`ConfigError` where an option, or ``file``, cannot be used.
     """
 
     def __init__(
-        self, options: Mapping[str, Any] | None = None, *, file: str | None = None, isolated: bool = False
+        self,
+        options: Mapping[str, Any] | None = None,
+        *,
+        file: str | None = None,
+        isolated: bool = False,
+        measured: Iterable[str] = (),
     ) -> None:
+        from devlint.rule import rule_files
+
         options = options or {}
+        self._measured = tuple(sorted(set(measured).intersection(rule_files())))
         self._options = _read(_Table(options, os.getcwd()))
         self._found: dict[str, Settings | None] = {}
         self.without_file = self._settings(None)
@@ -479,5 +490,10 @@ class Configurations:
             origins[key] = f"--{key}"
         path = table.path if table is not None else None
         return Settings(
-            root=root, file=path, command_line=Selection(**chosen), origins=origins, **{**values, **options}
+            root=root,
+            file=path,
+            measured=self._measured,
+            command_line=Selection(**chosen),
+            origins=origins,
+            **{**values, **options},
         )

@@ -14,7 +14,7 @@ from functools import lru_cache
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "called", "credits", "hosts"})
+QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "called", "credits", "hosts", "unset"})
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -56,6 +56,11 @@ _NO_NAME = re.compile(r"\W")
 _CALLED = re.compile(rb"""\bname\s*=\s*["']?([\w.-]+)""")
 _SEPARATOR = re.compile(rb"[-.]")
 
+#: The rest of a call's arguments, and what an option is by default.
+_REST = rb"[^()]*(?:\([^()]*\)[^()]*)*"
+_DEFAULT = re.compile(rb"\bdefault\s*=\s*([^\s,)]+)")
+_OFF = re.compile(rb"(?:None|False|-[\d.]+|0|0?\.0*|\"\"|'')$")
+
 #: By which a file credits whom it may.
 ANYBODY = "*"
 _HEAD = 2_000
@@ -83,7 +88,7 @@ class Mentions:
         ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
         elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
         name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
-        distribution of that name.
+        distribution of that name. ``unset NAME``: it has a program's option of that name, which is off unless given.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -170,6 +175,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and _found(_uses(name), raw)
     if what == "hosts":
         return name in raw and not is_test_file(path) and _found(_hosts(name), raw)
+    if what == "unset":
+        return name in raw.replace(b"-", b"_") and any(_is_unset(match[1]) for match in _option(name).finditer(raw))
     if not path.endswith(_CODE):
         return len(names) == 2 and name in raw and _found(_word(name), raw)
     module = names[0].encode()
@@ -255,6 +262,20 @@ def _hosts(name: bytes) -> re.Pattern[bytes]:
     return re.compile(
         rb"(?<!\bclass )\b" + re.escape(name) + rb"\((?:[^()]|\([^()]*\)){0,1000}?(?:\bdevice\()?[\"']cpu[\"']"
     )
+
+
+@lru_cache(maxsize=64)
+def _option(name: bytes) -> re.Pattern[bytes]:
+    """``parser.add_argument("-c", "--clip-norm", type=float, default=0.0, help="off (0) by default")``"""
+    dashed = re.escape(name).replace(b"_", b"[-_]")
+    return re.compile(
+        rb"\badd_(?:argument|option)\(\s*(?:[\"'][^\"']*[\"']\s*,\s*)?[\"']--?" + dashed + rb"[\"'](" + _REST + rb")"
+    )
+
+
+def _is_unset(options: bytes) -> bool:
+    default = _DEFAULT.search(options)
+    return _OFF.match(default[1]) is not None if default else b"store_false" not in options
 
 
 @lru_cache(maxsize=64)

@@ -40,6 +40,12 @@ class Profile:
                 for name in {os.path.realpath(site.file), path(site, self.report)}:
                     self._lines.setdefault(name, {}).setdefault(site.line, []).append(line)
 
+    @property
+    def rules(self) -> frozenset[str]:
+        """The rules that the run counted something under, but for what was allowed."""
+        firsts = [line.first for line in self.report.lines.values()]
+        return frozenset(first.rule for first in firsts if first.rule is not None and first.allowed is None)
+
     def beside(self, found: Sequence[Found], sources: Callable[[str], str | None]) -> tuple[list[Found], list[str]]:
         """The findings with what was measured on their lines, and what cannot be used.
 
@@ -106,6 +112,7 @@ def _is_sound(report: Report) -> bool:
         all(type(number) is int and number >= 0 for number in numbers)
         and all(isinstance(name, str) and "\0" not in name for name in (report.folder, *(site.file for site in sites)))
         and all(isinstance(line.seconds or 0.0, (int, float)) for line in lines)
+        and all(isinstance(line.first.rule or "", str) for line in lines)
         and isinstance(report.code, dict)
         and all(isinstance(texts, dict) for texts in report.code.values())
     )

@@ -77,6 +77,20 @@ def may_be_on(rule: Rule, flag: cst.BaseExpression, *, wanted: bool) -> bool:
     return not any(default in other for default in _defaults(rule, flag, name))
 
 
+def is_limit_off(rule: Rule, test: cst.BaseExpression) -> bool:
+    """Whether a test asks for a number that is none, zero or negative unless somebody says otherwise: `if limit > 0`,
+    `if args.limit is not None`."""
+    if isinstance(test, cst.Comparison):
+        test = test.left
+    if not isinstance(test, cst.Attribute):
+        return False  # def step(self, x, limit=None): ...   is there for others to call, who give one
+    known = list(_defaults(rule, test, test.attr.value))
+    if known:
+        return all(default in _OFF or default.startswith("-") for default in known)
+    project = rule.flow.project
+    return project is not None and project.some_file_says(f"unset {test.attr.value}") is True
+
+
 def _defaults(rule: Rule, flag: cst.BaseExpression, name: str) -> Iterator[str]:
     """What a flag is by default: a parameter of its function, or one of a constructor, a field or an option of that
     name."""

@@ -6,6 +6,7 @@ from devlint import tree
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._environment import settings_of
 from devlint.rules._moves import short
 
 
@@ -70,7 +71,7 @@ class VisibleDevicesSetLate(Rule):
         if "PYTORCH_NVML_BASED_CUDA_CHECK" in text:
             return
         uses = None
-        for node, name in self._settings():
+        for node, name, _ in settings_of(self, _VARIABLES):
             uses = self._uses() if uses is None else uses
             first = next((use for use in uses if self._surely_before(use, node)), None)
             if first is None or self._for_others(node) or self._is_chosen_already(first, node):
@@ -88,32 +89,6 @@ class VisibleDevicesSetLate(Rule):
                 f"`{name}` is set too late: CUDA has read it before",
                 notes=[self.note(first, f"`{short(self.code(first))}` uses CUDA here")],
             )
-
-    def _settings(self) -> list[tuple[cst.CSTNode, str]]:
-        """Where a variable is set in the environment of this process, and which."""
-        found: list[tuple[cst.CSTNode, str]] = []
-        for assign in self.source.nodes_of(cst.Assign):
-            target = assign.targets[0].target
-            if isinstance(target, cst.Subscript) and self._is_environ(target.value) and len(target.slice) == 1:
-                index = target.slice[0].slice
-                name = _text(index.value) if isinstance(index, cst.Index) else None
-                if name in _VARIABLES:
-                    found.append((assign, name))
-        for call in self.source.nodes_of(cst.Call):
-            func = self.flow.scope.qualified(call.func)
-            if func in ("os.putenv", "os.environ.setdefault") and len(call.args) == 2:
-                name = _text(call.args[0].value)
-            elif func == "os.environ.update" and call.args and isinstance(call.args[0].value, cst.Dict):
-                keys = [_text(e.key) for e in call.args[0].value.elements if isinstance(e, cst.DictElement)]
-                name = next((key for key in keys if key in _VARIABLES), None)
-            else:
-                continue
-            if name in _VARIABLES:
-                found.append((call, name))
-        return found
-
-    def _is_environ(self, node: cst.BaseExpression) -> bool:
-        return self.flow.scope.qualified(node) == "os.environ"
 
     def _uses(self) -> list[cst.CSTNode]:
         """What makes CUDA read its variables, in the order of the file."""
@@ -202,11 +177,6 @@ class VisibleDevicesSetLate(Rule):
             {n.value for n in tree.walk(each) if isinstance(n, cst.Name)} for each in (use.args[0], value)
         )
         return bool(chosen & handed)
-
-
-def _text(node: cst.BaseExpression) -> str | None:
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
-    return value if isinstance(value, str) else None
 
 
 _VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})

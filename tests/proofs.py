@@ -203,6 +203,7 @@ def run(file: Path, machine: Machine | None, on: On = "collect") -> Outcome:
                 outcome.error = error
     finally:
         del sys.modules[module.__name__]
+        torch.autograd.set_detect_anomaly(False)  # a program may leave it on
         torch.set_rng_state(random[0])
         np.random.set_state(random[1])
     return outcome

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -70,8 +71,11 @@ def copies(file: Path, steps: int = 200) -> list[Event]:
 
 
 def check(*args: str, stdin: str | None = None) -> Result:
-    selected = ["--extend-select", "create-then-move"]
-    result = CliRunner().invoke(main, ["check", "--no-cache", *selected, *args], input=stdin)
+    return plain_check("--extend-select", "create-then-move,host-sync-in-loop", *args, stdin=stdin)
+
+
+def plain_check(*args: str, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(main, ["check", "--no-cache", *args], input=stdin)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -80,6 +84,35 @@ def concise(*args: str) -> list[str]:
     result = check("--output-format", "concise", *args)
     assert result.exit_code == 1
     return result.stdout.splitlines()
+
+
+# which rules ----------------------------------------------------------------------------------------------
+
+
+def of_rules(*args: str) -> list[str]:
+    result = plain_check("--output-format", "json", *args)
+    return [finding["rule"] for finding in json.loads(result.stdout)]
+
+
+def test_rules_that_the_run_counted_something_under_are_on(train):
+    assert of_rules("train.py") == []
+    assert of_rules("--profile", profile(train, *waits(train), *copies(train)), "train.py") == ["host-sync-in-loop"]
+
+
+@pytest.mark.parametrize("option", ["--ignore=host-sync-in-loop", "--select=correctness", "--ignore=ALL"])
+def test_what_is_selected_and_ignored_goes_before_what_was_measured(train, option):
+    assert of_rules(option, "--profile", profile(train, *waits(train)), "train.py") == []
+
+
+def test_a_configuration_may_ignore_what_was_measured(train):
+    (train.parent / "devlint.toml").write_text('per-file-ignores = { "train.py" = ["host-sync-in-loop"] }\n')
+    assert of_rules("--profile", profile(train, *waits(train)), "train.py") == []
+
+
+@pytest.mark.parametrize("changed", [{"rule": None}, {"rule": "no-such-rule"}, {"rule": "ALL"}, {"allowed": "logged"}])
+def test_no_rule_is_on_for_what_was_allowed_or_counts_under_none(train, changed):
+    events = [replace(event, **changed) for event in waits(train)]
+    assert of_rules("--profile", profile(train, *events), "train.py") == []
 
 
 # words ----------------------------------------------------------------------------------------------------
@@ -265,6 +298,14 @@ def test_a_damaged_profile_is_said_and_gives_2(train, damage):
     result = check("--profile", "run.json", "train.py")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: run.json: not a report of `devlint run`")
+
+
+def test_a_damaged_name_of_a_rule_is_said_and_gives_2(train):
+    file = train.parent / profile(train, *waits(train))
+    data = json.loads(file.read_text())
+    data["lines"][0]["event"]["rule"] = ["host-sync-in-loop"]
+    file.write_text(json.dumps(data))
+    assert plain_check("--profile", "run.json", "train.py").exit_code == 2
 
 
 @pytest.mark.parametrize(

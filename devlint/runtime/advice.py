@@ -15,6 +15,7 @@ ADVICE: Final = {
     "create-then-move": "pass `device=` where it is made",
     "cuda-in-worker": "keep device work out of forked workers, or start them with `spawn`",
     "data-parallel": "use `DistributedDataParallel`, one process a device",
+    "debugging-left-on": "turn anomaly detection off once the fault is found",
     "device-left-out": "pass `device=` there, too",
     "generator-on-other-device": "make the generator with `torch.Generator(device=...)`",
     "global-rank-as-device": "number the device with `LOCAL_RANK`",

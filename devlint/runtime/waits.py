@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 aten = torch.ops.aten
 IN_LOOP: Final = "host-sync-in-loop"  # the rule of a wait that comes back step after step
+LEFT_ON: Final = "debugging-left-on"
 
 #: They hand values, or a result whose size depends on values, to the host.
 ALWAYS: Final = (
@@ -88,6 +89,10 @@ def waited(
     caller = calling_frame()
     if caller is not None and caller.f_code.co_filename.startswith(_INEVITABLE):
         repeated = None
+    checks = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+    if rule is None and checks and operation.endswith((".backward", ".grad")):
+        rule, repeated = LEFT_ON, None
+        message = f"the host waits in `{operation}` for a check of every gradient: anomaly detection is on"
     guard.emit(
         Event(
             "waited",

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.finding import Fix
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted, last_word
+from devlint.rule import Rule
+from devlint.rules._environment import settings_of
+from devlint.rules._switches import tests_above
+
+#: Variables that make the host wait for the device.
+_VARIABLES = frozenset({"CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"})
+_LAUNCHES = "the host waits for every kernel"
+_ANOMALIES = "the host waits for a check of every gradient"
+#: What a program asks for that wants the same results each time.
+_REPEATABLE = re.compile(r"use_deterministic_algorithms|CUBLAS_WORKSPACE_CONFIG")
+#: What goes backward, or has it done.
+_BACKWARD = re.compile(r"backward|grad\b|step|fit|train|optimi|learn")
+#: Other devices than the host.
+_OTHERS = re.compile(r"cuda|gpu|mps|xpu", re.I)
+_SWITCHES = frozenset({"set_detect_anomaly", "detect_anomaly"})
+#: Functions, classes and files that are there to debug.
+_MEANT = re.compile(r"debug|determin|reproduc|profil|sanit|seed|repro_|trace", re.I)
+
+
+class DebuggingLeftOn(Rule):
+    """A switch for debugging is on for good, and makes the host wait for the device all the time.
+
+    ## What it does
+    Reports `torch.autograd.set_detect_anomaly(True)` and `with torch.autograd.detect_anomaly():`, and that
+    `CUDA_LAUNCH_BLOCKING` is set to 1 in `os.environ`, where no test decides on it.
+
+    ## Why is this bad
+    Each helps to find a fault, and is slow. To detect anomalies, autograd looks for a NaN in every gradient that it
+    works out, and the host waits for each answer; it also notes where every operation was called. With
+    `CUDA_LAUNCH_BLOCKING=1` the host waits for every kernel, and nothing is queued ahead.
+
+    ## Example
+    ```python
+    import torch
+
+    torch.autograd.set_detect_anomaly(True)
+
+
+    def fit(model, loader, optimizer, loss_of):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+
+
+    def fit(model, loader, optimizer, loss_of):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+    ```
+
+    ## Fix safety
+    The fix takes the line out where it stands alone. It is unsafe: a NaN raises no error any more. Where somebody may
+    want the switch, offer an option, or set the variable outside of the program.
+
+    ## Limits
+    Silent where a test of the function or of the file decides on it, in tests, where the file also turns it off or puts
+    it back, asks for deterministic results, or catches what `backward()` raises, in blocks in which nothing goes
+    backward, in files that name the host and no other device, and in functions, classes and files that are called after
+    debugging, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it is
+    imported.
+
+    In the nursery, for it is new: of 45 findings of a first form of it, in repositories that were known to other rules,
+    38 were worth a change (28 of 31 of anomaly detection, 10 of 14 of the variable); of the other seven, four are
+    silent now.
+
+    That `CUDA_LAUNCH_BLOCKING` has every launch wait is not proved by running: the driver reads it, and imaginary
+    devices have none.
+
+    ## References
+    - [Anomaly detection](https://pytorch.org/docs/stable/autograd.html#anomaly-detection)
+    - [CUDA_LAUNCH_BLOCKING](https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables)
+    """
+
+    group = "nursery"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        text = self.source.text
+        if self.in_tests or not ("detect_anomaly" in text or any(name in text for name in _VARIABLES)):
+            return
+        for node, name, value in settings_of(self, _VARIABLES):
+            wanted = self._is_wanted(node) or self._is_set_otherwise(name, node) or _REPEATABLE.search(text)
+            if value == "1" and not wanted:
+                self.report(node, f"`{name}` is left on: {_LAUNCHES}", fix=self._drop(node))
+        switches = self._switches()
+        if any(not on for _, on in switches) or self._stays_on_host() or self._catches():
+            return
+        for call, _ in switches:
+            if not self._is_wanted(call) and self._goes_backward(call):
+                self.report(call, f"anomaly detection is left on: {_ANOMALIES}", fix=self._drop(call))
+
+    def _switches(self) -> list[tuple[cst.Call, bool]]:
+        """The calls that turn anomaly detection on for good, or may turn it off."""
+        found = []
+        for call in self.source.nodes_of(cst.Call):
+            name = self.flow.name_of(call)
+            if last_word(name) not in _SWITCHES or not name.startswith("torch."):
+                continue
+            above = self.parent(call)
+            if last_word(name) == "detect_anomaly":
+                on = isinstance(above, cst.WithItem)
+            else:
+                on = isinstance(above, cst.Expr | cst.WithItem) and self._is_true(call)
+            found.append((call, on and not self._only_traces(call)))
+        return found
+
+    def _is_true(self, call: cst.Call) -> bool:
+        return bool(call.args) and self.code(call.args[0].value) == "True"
+
+    def _only_traces(self, call: cst.Call) -> bool:
+        """``check_nan=False``: it notes where things were called, and reads no gradient."""
+        return any(arg.keyword is not None and arg.keyword.value == "check_nan" for arg in call.args)
+
+    def _stays_on_host(self) -> bool:
+        """Whether the file chooses the host and names no other device."""
+        # device = "cpu"
+        chosen = [
+            self.code(assign.value)
+            for assign in self.source.nodes_of(cst.Assign)
+            if names_device(last_word(dotted(assign.targets[0].target)))
+        ]
+        return bool(chosen) and all("cpu" in code for code in chosen) and not _OTHERS.search(self.source.text)
+
+    def _catches(self) -> bool:
+        """Whether the file catches what a gradient that is no number raises."""
+        # try: loss.backward()   except RuntimeError: return best
+        return any(
+            isinstance(part, cst.Name) and part.value == "backward"
+            for attempt in self.source.nodes_of(cst.Try)
+            if attempt.handlers
+            for part in tree.walk(attempt.body)
+        )
+
+    def _goes_backward(self, call: cst.Call) -> bool:
+        """Whether what a block holds may go backward: without that, only where things were called is noted."""
+        block = self.enclosing(call, cst.With, cst.BaseSuite)
+        return not isinstance(block, cst.With) or _BACKWARD.search(self.code(block.body)) is not None
+
+    def _is_wanted(self, node: cst.CSTNode) -> bool:
+        """Whether somebody decides on it, or what it stands in is there to debug."""
+        if any("__name__" not in self.code(test) for test, _, _ in tests_above(self, node)):
+            return True
+        if isinstance(self.enclosing(node, cst.Try, cst.FunctionDef), cst.Try):
+            return True  # tries something out, and puts it back
+        names = [definition.name.value for definition in self.source.definitions(node)]
+        return any(_MEANT.search(name) for name in [*names, self.source.path.rpartition("/")[2]])
+
+    def _is_set_otherwise(self, name: str, node: cst.CSTNode) -> bool:
+        """Whether the file also sets the variable elsewhere, or takes it out."""
+        return self.source.text.count(name) > 1 and any(
+            string.evaluated_value == name and not self._is_inside(string, node)
+            for string in self.source.nodes_of(cst.SimpleString)
+        )
+
+    def _is_inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
+        above: cst.CSTNode | None = node
+        while above is not None and above is not outer:
+            above = self.parent(above)
+        return above is outer
+
+    def _drop(self, node: cst.CSTNode) -> Fix | None:
+        """Take out the line of a statement that stands alone, where its block holds others."""
+        line = self.enclosing(node, cst.SimpleStatementLine, cst.With)
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return None
+        statement = line.body[0]
+        if statement is not node and not (isinstance(statement, cst.Expr) and statement.value is node):
+            return None
+        block = self.parent(line)
+        if not isinstance(block, cst.IndentedBlock | cst.Module) or len(block.body) == 1:
+            return None
+        comment = line.trailing_whitespace.comment
+        if comment is None:
+            return self.fix("turn it off", self.delete_line(line), safe=False)
+        start, _ = self.source.offsets(statement)
+        return self.fix("turn it off", self.replace_between(start, self.source.offsets(comment)[0], ""), safe=False)
