@@ -62,7 +62,7 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
         return False
     if any(_is_left_over(flow, outer, inner) for outer, inner in pairwise(definitions)):
         return True
-    if not view.is_in_package() and view.some_file_says(f"imports {view.module()}") is not True:
+    if not _is_module(flow, view):
         return False
     if _cannot_be_imported(flow, view):
         return True
@@ -75,6 +75,15 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
         return False
     method = definitions[1]
     return isinstance(method, cst.FunctionDef) and _is_unused_method(flow, view, top, method)
+
+
+def _is_module(flow: Flow, view: View) -> bool:
+    """Whether a file is there to be imported: it is in a package, imports from beside itself, as no script can, or
+    others import it."""
+    if view.is_in_package():
+        return True
+    relative = any(statement.relative for statement in flow.source.nodes_of(cst.ImportFrom))
+    return relative or view.some_file_says(f"imports {view.module()}") is True
 
 
 def _is_left_over(flow: Flow, outer: Definition, inner: Definition) -> bool:
@@ -117,7 +126,10 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
         return True
     name, source = top.name.value, flow.source
     inside = {each: source.offsets(each) for each in source.module.body if isinstance(each, Definition)}
+    described = [source.offsets(each) for each in source.nodes_of(cst.Expr) if isinstance(each.value, cst.SimpleString)]
     for offset in named_at(source.text, name):
+        if any(start <= offset < end for start, end in described):
+            continue  # class Flipped: """Causal, the other way round."""
         by = next((each for each, (start, end) in inside.items() if start <= offset < end), None)
         if by is None:
             return True

@@ -149,6 +149,24 @@ def test_what_only_a_trial_beside_it_names_is_unused(tmp_path: Path, trial: str,
     assert project(tmp_path, f"{model}\n\n{name}()\n", **others) == ["create-then-move"]
 
 
+def test_a_name_in_a_docstring_of_its_file_is_no_use(tmp_path: Path) -> None:
+    others = {"train.py": "from pkg.model import Flipped\n\nFlipped()\n"}
+    described = MODEL + '\n\nclass Flipped:\n    """Causal, the other way round."""\n'
+    assert project(tmp_path, described, **others) == []
+    by_name = MODEL + '\n\nclass Flipped:\n    kind = "Causal"\n'
+    assert project(tmp_path, by_name, **others) == ["create-then-move"]
+
+
+def test_what_imports_from_beside_itself_is_no_script(tmp_path: Path) -> None:
+    relative = MODEL.replace("from torch import nn", "from torch import nn\n\nfrom .parts import run")
+    write(tmp_path, **{"nets/model.py": relative, "nets/parts.py": "def run(): ...\n"})
+    assert found(tmp_path, "nets/model.py") == []
+    write(tmp_path, **{"nets/model.py": MODEL})
+    assert found(tmp_path, "nets/model.py") == ["create-then-move"]
+    write(tmp_path, **{"nets/model.py": relative, "train.py": "from nets.model import Causal\n\nCausal()\n"})
+    assert found(tmp_path, "nets/model.py") == ["create-then-move"]
+
+
 def test_definitions_that_only_name_each_other_are_unused(tmp_path: Path) -> None:
     ring = "\n\ndef one():\n    return two(Causal())\n\n\ndef two(net):\n    return one()\n"
     assert project(tmp_path, MODEL + ring) == []
