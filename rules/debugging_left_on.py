@@ -24,7 +24,7 @@ _BACKWARD = re.compile(r"backward|grad\b|step|fit|train|optimi|learn")
 _OTHERS = re.compile(r"cuda|gpu|mps|xpu", re.I)
 _SWITCHES = frozenset({"set_detect_anomaly", "detect_anomaly"})
 #: Functions, classes and files that are there to debug.
-_MEANT = re.compile(r"debug|determin|reproduc|profil|sanit|seed|repro_|trace", re.I)
+_MEANT = re.compile(r"debug|determin|reproduc|profil|sanit|seed|repro_|trace|check(?!point)", re.I)
 
 
 class DebuggingLeftOn(Rule):
@@ -73,7 +73,7 @@ class DebuggingLeftOn(Rule):
     Silent where a test of the function or of the file decides on it, in tests, where the file also turns it off or puts
     it back, asks for deterministic results, or catches what `backward()` raises, in blocks in which nothing goes
     backward, in files that name the host and no other device, and in functions, classes and files that are called after
-    debugging, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it is
+    debugging, checking, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it is
     imported.
 
     In the nursery, for it is new: of 45 findings of a first form of it, in repositories that were known to other rules,

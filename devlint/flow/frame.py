@@ -650,10 +650,10 @@ class Frame:
         if self.role == DEVICE_SIDE and self.cls is not None and self.cls.is_module:
             # the arguments of forward are tensors, or lists and dicts of them
             # (x - scaling.mean) / scaling.std   is no tensor's
-            if (
-                function.attributes.get(name, _NONE) & _ARRAY_ATTRIBUTES
-                or function.methods.get(name, _NONE) & _ARRAY_METHODS
-            ):
+            methods = function.methods.get(name, _NONE) & _ARRAY_METHODS
+            if hypothesis.MODEL_NAME.match(name):
+                methods -= {"to"}  # def update(self, ma_model, device): ma_model.to(device)
+            if methods or function.attributes.get(name, _NONE) & _ARRAY_ATTRIBUTES:
                 return Value(TENSOR, place, param, zero=False)
             if name in _FORWARD_NAMES and (default is None or _is_constant(default, "None")):
                 return Value(THING, place, param)
