@@ -437,6 +437,16 @@ class View:
         self._ask(found or whole, question)  # a yes rests on the one file that says so
         return bool(found)
 
+    def some_file_runs(self, name: str) -> bool | None:
+        """Whether a file imports ``MODULE NAME`` that is run, or that such a file imports in turn."""
+        whole = self.index.all_files(self.path)
+        found = self.index.answer(whole, f"imports {name}") if whole else TOO_MANY
+        if found == TOO_MANY:
+            return None
+        if found and (os.path.dirname(found) == self._root or self._ask(found, "runs")):
+            return bool(self._ask(found, f"imports {name}"))
+        return self._ask(whole, f"reached {name}") != ""
+
     @property
     def _root(self) -> str:
         """The root of the file's project; nothing where no project is marked as one."""
@@ -488,12 +498,7 @@ class View:
         One that is a part of a repository's tree is called as the repository is: what that holds a whole copy of is not
         its own.
         """
-        root = folder = self._root
-        while folder not in (self.index.root, os.path.dirname(folder)):
-            if self._ask(folder, "entry .git"):
-                root = folder  # game/apex/setup.py in game/.git
-                break
-            folder = os.path.dirname(folder)
+        root = self._repository() or self._root  # game/apex/setup.py in game/.git
         if not root or name.replace("_", "") in re.sub(r"\W|_", "", os.path.basename(root).lower()):
             return True  # without a root nobody knows
         return any(self._ask(os.path.join(root, each), f"called {name}") for each in _SETUP_FILES)
@@ -504,8 +509,8 @@ class View:
         Those that a project has side by side are its own.
         """
         # net/__init__.py beside net/theirs/pyproject.toml, net/theirs/README.md and net/theirs/src/theirs/model.py
-        folder = os.path.dirname(self.path)
-        while folder != self.index.root and not self._ask(folder, "entry .git"):
+        folder, repository = os.path.dirname(self.path), self._repository()
+        while folder not in (self.index.root, repository):
             above, name = os.path.split(folder)
             if above == folder:
                 break
@@ -518,6 +523,21 @@ class View:
                 return True
             folder = above
         return False
+
+    def in_repository(self) -> str:
+        """The file's path as it is from the folder that git keeps; nothing where that is not known."""
+        repository = self._repository()
+        return below(repository, self.path) if repository else ""
+
+    def _repository(self) -> str:
+        """The nearest folder above the file that git keeps; nothing where there is none."""
+        folder = os.path.dirname(self.path)
+        while not self._ask(folder, "entry .git"):
+            above = os.path.dirname(folder)
+            if folder in (self.index.root, above):
+                return ""
+            folder = above
+        return folder
 
     def is_in_package(self) -> bool:
         """Whether the file is a part of a package, which others import, and not a script."""

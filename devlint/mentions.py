@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset({"defines", "imports", "uses", "redirects", "called", "credits", "hosts", "unset"})
+QUESTIONS = frozenset(
+    {"defines", "imports", "uses", "redirects", "called", "credits", "hosts", "reached", "runs", "unset"}
+)
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -41,6 +43,15 @@ _OF_HOST = re.compile(
 
 #: What compiles a model for a processor of its own: tensors that are made on the host are constants of that.
 _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
+
+#: Where a file does something, once it is read: ``if __name__ == "__main__":``, ``main()``, ``for x in loader:``,
+#: ``net = Net(4)``, but for ``log = getLogger(__name__)``.
+_RUNS = re.compile(
+    rb"^(?:if +__name__ *==|(?:for|while|with)\b|[A-Za-z_]\w*\(|[a-z_][\w., ]*=(?!.*getLogger)[^=\n]*\w\()",
+    re.MULTILINE,
+)
+#: What makes a distribution of a project.
+_SETUPS = ("setup.py", "setup.cfg", "pyproject.toml")
 
 #: What only a script asks, and imports there by the names that things have: nothing takes them over from it.
 _SCRIPT = re.compile(rb"^if +__name__ *==", re.MULTILINE)
@@ -77,14 +88,17 @@ class Mentions:
         self._root = root
         self._files: list[str] | None = None
         self._contents: dict[str, bytes] = {}
+        self._reached: dict[str, bool] = {}
         self._room = _KEPT
 
     def answer(self, question: str) -> str:
         """The first file of the project that says yes to a question; nothing where none does.
 
         ``imports MODULE NAME``: it imports the file of that dotted name, or one that is called like its last part, and
-        names what that defines, or takes over all its names; without a name, it imports the file. ``uses NAME``: it
-        reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
+        names what that defines, or takes over all its names; without a name, it imports the file. ``runs``: it is run
+        by itself: a script, a test, or no code. ``reached MODULE NAME``: it says yes to ``imports MODULE NAME``, and
+        runs by itself, as whatever lies in the root may, or is imported by what does. ``uses NAME``: it reads an
+        attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
         ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
         elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
         name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
@@ -95,12 +109,53 @@ class Mentions:
         if len(files) > _MOST_FILES:
             return TOO_MANY
         what, _, folder = question.partition(" ")
+        if what == "reached":
+            return self._reached_by(*folder.split(" "))
         if what == "redirects":
             files = [path for path in files if path.endswith(_CODE) and folder_below(self._root, path) in ("", folder)]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
             files = [path for path in files if path.endswith(called) and not is_test_file(below(self._root, path))]
         return next((path for path in files if says(self._content(path), path, question)), "")
+
+    def _reached_by(self, module: str, name: str) -> str:
+        """The first file that imports a name from a module and is reached by itself."""
+        for path in self.files:
+            if says(self._content(path), path, f"imports {module} {name}"):
+                package = dotted_path(below(os.path.dirname(self._root), path))
+                if os.path.basename(path) != "__init__.py" or package == module:
+                    if self._is_reached(path):
+                        return path
+                # from .masks import Causal   hands it on to those who ask the package for it
+                elif self._is_distributed or self._reached_by(package, name):
+                    return path
+        return ""
+
+    def _is_reached(self, path: str) -> bool:
+        """Whether a file is run by itself, or imported by one that is reached."""
+        if path not in self._reached:
+            self._reached[path] = False  # files that only import each other are not
+            module = dotted_path(below(os.path.dirname(self._root), path))
+            runs = os.path.dirname(path) == self._root or says(self._content(path), path, "runs")
+            self._reached[path] = runs or any(
+                self._brings(other, module) and self._is_reached(other) for other in self.files if other != path
+            )
+        return self._reached[path]
+
+    def _brings(self, path: str, module: str) -> bool:
+        """Whether a file imports a module, or names it to somebody who does, by its name or by its folder's."""
+        raw = self._content(path)
+        *_, folder, stem = ("", *module.split("."))
+        if not path.endswith(_CODE):
+            return stem.encode() in raw and _found(_word(stem.encode()), raw)
+        if says(raw, path, f"imports {module}"):
+            return True
+        return b"import_module" in raw and _found(_word((folder or stem).encode()), raw)
+
+    @cached_property
+    def _is_distributed(self) -> bool:
+        """Whether others may install the project: they may ask its packages for whatever these hand on."""
+        return any(os.path.exists(os.path.join(self._root, name)) for name in _SETUPS)
 
     def _content(self, path: str) -> bytes:
         """What a file holds, kept for the next question while there is room: to open it takes longer than to search."""
@@ -156,6 +211,8 @@ def _read(path: str) -> bytes:
 def says(raw: bytes, path: str, question: str) -> bool:
     """Whether a file with this content says yes to a question of :meth:`Mentions.answer`."""
     what, *names = question.split(" ")
+    if what == "runs":
+        return not path.endswith(".py") or is_test_file(path) or _RUNS.search(raw) is not None
     if what == "redirects":
         if is_test_file(path):
             return False

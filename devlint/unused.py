@@ -139,7 +139,7 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
                 return True
     if _tries_out(top):
         return False
-    return view.some_file_says(f"imports {view.module()} {name}") is not False
+    return view.some_file_runs(f"{view.module()} {name}") is not False
 
 
 def _tries_out(definition: Definition) -> bool:

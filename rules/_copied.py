@@ -73,7 +73,8 @@ def is_copied(rule: Rule, node: cst.CSTNode) -> bool:
 def is_of_others(rule: Rule) -> bool:
     """Whether the file is of a package that others wrote, and that the project holds a copy of."""
     project = rule.flow.project
-    if _OF_OTHERS.search("/".join(near(rule.source.path))) is not None:
+    place = project.in_repository() if project is not None else ""
+    if _OF_OTHERS.search(place.replace(os.sep, "/").lower() or "/".join(near(rule.source.path))) is not None:
         return True
     if project is None:
         return False

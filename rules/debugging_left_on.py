@@ -73,8 +73,8 @@ class DebuggingLeftOn(Rule):
     Silent where a test of the function or of the file decides on it, in tests, where the file also turns it off or puts
     it back, asks for deterministic results, or catches what `backward()` raises, in blocks in which nothing goes
     backward, in files that name the host and no other device, and in functions, classes and files that are called after
-    debugging, checking, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it is
-    imported.
+    debugging, checking, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it
+    is imported.
 
     In the nursery, for it is new: of 45 findings of a first form of it, in repositories that were known to other rules,
     38 were worth a change (28 of 31 of anomaly detection, 10 of 14 of the variable); of the other seven, four are

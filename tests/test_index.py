@@ -319,7 +319,7 @@ def test_a_finding_that_needed_another_file_says_so(tmp_path: Path) -> None:
     write(
         tmp_path,
         **{
-            "pkg.net": "import torch\nfrom .base import Base\n\n\nclass Net(Base):\n    def __init__(self):\n"
+            "pkg.net": "import torch\nfrom pkg.base import Base\n\n\nclass Net(Base):\n    def __init__(self):\n"
             "        super().__init__()\n        self.mean = torch.zeros(3)\n\n"
             "    def forward(self, x):\n        return x - self.mean\n",
             "pkg.base": "from torch import nn\n\n\nclass Base(nn.Module):\n    pass\n",

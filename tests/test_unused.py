@@ -62,7 +62,9 @@ def test_what_another_file_imports_or_documents_is_used(tmp_path: Path, others: 
 def test_a_file_that_imports_another_of_its_own_name_does_not_use_itself(tmp_path: Path) -> None:
     model = MODEL.replace("from torch import nn", "from torch import nn\n\nfrom ..kernels.model import run\n\nrun()")
     assert project(tmp_path, model, **{"kernels/model.py": "def run(): ...\n"}) == []
-    assert project(tmp_path, model, **{"kernels/other.py": "from pkg.model import Causal\n"}) == ["create-then-move"]
+    assert project(tmp_path, model, **{"kernels/other.py": "from pkg.model import Causal\n\nCausal()\n"}) == [
+        "create-then-move"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_what_a_script_only_imports_is_used_by_nobody(tmp_path: Path, script: st
 def test_a_module_that_others_import_is_no_script(tmp_path: Path) -> None:
     write(tmp_path, **{"nets/model.py": MODEL, "nets/train.py": "from model import Other\n"})
     assert found(tmp_path, "nets/model.py") == []
-    write(tmp_path, **{"nets/train.py": "from model import Causal\n"})
+    write(tmp_path, **{"nets/train.py": "from model import Causal\n\nCausal()\n"})
     assert found(tmp_path, "nets/model.py") == ["create-then-move"]
 
 
@@ -165,6 +167,43 @@ def test_what_imports_from_beside_itself_is_no_script(tmp_path: Path) -> None:
     assert found(tmp_path, "nets/model.py") == ["create-then-move"]
     write(tmp_path, **{"nets/model.py": relative, "train.py": "from nets.model import Causal\n\nCausal()\n"})
     assert found(tmp_path, "nets/model.py") == ["create-then-move"]
+
+
+BLOCK = "from pkg.model import Causal\n\n\nclass Block(Causal):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("others", "rules"),
+    [
+        ({}, []),
+        ({"nets/stack.py": "from nets.block import Block\n\n\nclass Stack:\n    part = Block\n"}, []),
+        ({"nets/stack.py": "from nets.block import Block\n\nif __name__ == '__main__':\n    print(Block)\n"}, True),
+        ({"train.py": "from nets.block import Block\n\n\ndef train():\n    Block()\n"}, True),
+        ({"nets/run.py": "from nets.block import Block\n\nnet = Block()\n"}, True),
+        ({"nets/run.py": "import importlib\n\nnet = importlib.import_module('nets.' + name)\nmain()\n"}, True),
+        ({"nets/run.py": "import importlib\n\nnet = importlib.import_module('models.' + name)\nmain()\n"}, []),
+        ({"nets/use.ipynb": '{"source": ["from nets.block import Block\\n"]}'}, True),
+        ({"config/net.yaml": "_target_: nets.block.Block\n"}, True),
+        ({"tests/test_block.py": "from nets import block\n"}, True),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_only_files_name_that_nobody_imports_is_unused(
+    tmp_path: Path, others: dict[str, str], rules: list[str] | bool
+) -> None:
+    files = {"nets/__init__.py": "", "nets/block.py": BLOCK, **others}
+    assert project(tmp_path, **files) == (["create-then-move"] if rules else [])
+
+
+def test_what_a_package_hands_on_is_used_where_others_install_it_or_ask_the_package_for_it(tmp_path: Path) -> None:
+    files = {"pkg/__init__.py": "from .model import Causal\n", ".git/HEAD": ""}
+    assert project(tmp_path, **files) == ["create-then-move"]
+    (tmp_path / "pyproject.toml").unlink()
+    assert found(tmp_path, "pkg/model.py") == []
+    (tmp_path / "train.py").write_text("from pkg import Other\n")
+    assert found(tmp_path, "pkg/model.py") == []
+    (tmp_path / "train.py").write_text("from pkg import Causal\n")
+    assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
 
 
 def test_definitions_that_only_name_each_other_are_unused(tmp_path: Path) -> None:
@@ -283,6 +322,15 @@ def test_a_cached_finding_follows_what_other_files_name(tmp_path: Path) -> None:
     assert warm() == warm() == ["create-then-move"]
     write(tmp_path, **{"later.py": "from pkg.model import Causal\nimport torch\ntorch.set_default_device('cuda')\n"})
     assert warm() == warm() == []
+
+
+def test_a_cached_finding_follows_who_imports_those_that_name_it(tmp_path: Path) -> None:
+    write(tmp_path, **{"pkg/__init__.py": "", "pkg/model.py": MODEL, "nets/__init__.py": "", "nets/block.py": BLOCK})
+    assert found(tmp_path, "pkg/model.py", cache=True) == []
+    write(tmp_path, **{"train.py": "from nets.block import Block\n\nBlock()\n"})
+    assert found(tmp_path, "pkg/model.py", cache=True) == ["create-then-move"]
+    (tmp_path / "train.py").unlink()
+    assert found(tmp_path, "pkg/model.py", cache=True) == []
 
 
 def test_in_a_tree_of_too_many_files_anything_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,6 +542,16 @@ def test_what_an_archive_of_a_branch_unpacked_to_is_kept_as_it_is(
 ) -> None:
     write(tmp_path, **{"setup.py": "", f"{folder}/model.py": TWICE})
     assert found(tmp_path, f"{folder}/model.py") == rules
+
+
+def test_what_lies_deep_in_a_folder_of_others_is_theirs(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    own, others = tmp_path / "nets" / "own", tmp_path / "nets" / "thirdparty" / "own"
+    for root in (own, others):
+        root.mkdir(parents=True)
+        write(root, **{"train.py": "from slam.a.b.warp import noise\n", "slam/a/b/warp.py": RAISES})
+    assert found(own, "slam/a/b/warp.py") == ["invalid-device-argument"]
+    assert found(others, "slam/a/b/warp.py") == []
 
 
 def test_a_project_may_lie_in_such_a_folder_itself(tmp_path: Path) -> None:
