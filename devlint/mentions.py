@@ -14,9 +14,7 @@ from functools import cached_property, lru_cache
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset(
-    {"defines", "imports", "uses", "redirects", "called", "credits", "hosts", "reached", "runs", "unset"}
-)
+QUESTIONS = frozenset("called credits defines gives hosts imports reached redirects runs unset uses".split())
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -24,7 +22,7 @@ TOO_MANY = "?"
 
 _CODE = (".py", ".pyi", ".ipynb")
 #: Where a name alone counts: settings and documents name what Python imports for them.
-_BESIDES = (".cfg", ".ini", ".json", ".md", ".rst", ".sh", ".toml", ".yaml", ".yml")
+_BESIDES = (".cfg", ".conf", ".gin", ".ini", ".json", ".md", ".rst", ".sh", ".toml", ".yaml", ".yml")
 #: Larger ones are data. A notebook holds its pictures.
 _LARGEST = {".ipynb": 4_000_000, ".json": 100_000}
 _LARGEST_OF_OTHERS = 1_000_000
@@ -67,10 +65,10 @@ _NO_NAME = re.compile(r"\W")
 _CALLED = re.compile(rb"""\bname\s*=\s*["']?([\w.-]+)""")
 _SEPARATOR = re.compile(rb"[-.]")
 
-#: The rest of a call's arguments, and what an option is by default.
-_REST = rb"[^()]*(?:\([^()]*\)[^()]*)*"
+#: What an option is by default, and what is off and what is a number that is not.
 _DEFAULT = re.compile(rb"\bdefault\s*=\s*([^\s,)]+)")
-_OFF = re.compile(rb"(?:None|False|-[\d.]+|0|0?\.0*|\"\"|'')$")
+_OFF = re.compile(rb"(?:None|null|False|false|-[\d.]+|0|0?\.0*|\"\"|'')$")
+_NUMBER = re.compile(rb"(?!0*\.?0*$)[\d.]+(?:e-?\d+)?$")
 
 #: By which a file credits whom it may.
 ANYBODY = "*"
@@ -102,7 +100,8 @@ class Mentions:
         ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
         elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
         name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
-        distribution of that name. ``unset NAME``: it has a program's option of that name, which is off unless given.
+        distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or negative,
+        as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -110,36 +109,51 @@ class Mentions:
             return TOO_MANY
         what, _, folder = question.partition(" ")
         if what == "reached":
-            return self._reached_by(*folder.split(" "))
+            module, _, name = folder.partition(" ")
+            return self._reached_by(module, name, frozenset())
         if what == "redirects":
             files = [path for path in files if path.endswith(_CODE) and folder_below(self._root, path) in ("", folder)]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
             files = [path for path in files if path.endswith(called) and not is_test_file(below(self._root, path))]
-        return next((path for path in files if says(self._content(path), path, question)), "")
+        return next((path for path in files if self._says(path, question)), "")
 
-    def _reached_by(self, module: str, name: str) -> str:
+    def _says(self, path: str, question: str) -> bool:
+        return says(self._content(path), path, question)
+
+    def _reached_by(self, module: str, name: str, asked: frozenset[str]) -> str:
         """The first file that imports a name from a module and is reached by itself."""
         for path in self.files:
-            if says(self._content(path), path, f"imports {module} {name}"):
+            if self._says(path, f"imports {module} {name}"):
                 package = dotted_path(below(os.path.dirname(self._root), path))
-                if os.path.basename(path) != "__init__.py" or package == module:
-                    if self._is_reached(path):
+                if os.path.basename(path) == "__init__.py" and self._hands_on(path, name):
+                    # from .masks import Causal   for those who ask the package for it
+                    further = package not in asked and self._reached_by(package, name, asked | {module})
+                    if self._is_distributed or further:
                         return path
-                # from .masks import Causal   hands it on to those who ask the package for it
-                elif self._is_distributed or self._reached_by(package, name):
+                elif self._is_reached(path):
                     return path
         return ""
+
+    def _hands_on(self, path: str, name: str) -> bool:
+        """Whether a file imports a name and makes nothing of it."""
+        rest = _IMPORT.sub(b"", self._content(path))
+        return all(
+            rest[match.start() - 1 : match.start()] in (b"'", b'"') for match in _word(name.encode()).finditer(rest)
+        )
 
     def _is_reached(self, path: str) -> bool:
         """Whether a file is run by itself, or imported by one that is reached."""
         if path not in self._reached:
-            self._reached[path] = False  # files that only import each other are not
-            module = dotted_path(below(os.path.dirname(self._root), path))
-            runs = os.path.dirname(path) == self._root or says(self._content(path), path, "runs")
-            self._reached[path] = runs or any(
-                self._brings(other, module) and self._is_reached(other) for other in self.files if other != path
-            )
+            around = [path]
+            for each in around:
+                if self._reached.get(each) or os.path.dirname(each) == self._root or self._says(each, "runs"):
+                    self._reached[path] = True
+                    return True
+                if each not in self._reached:
+                    module = dotted_path(below(os.path.dirname(self._root), each))
+                    around += [other for other in self.files if other not in around and self._brings(other, module)]
+            self._reached.update(dict.fromkeys(around, False))
         return self._reached[path]
 
     def _brings(self, path: str, module: str) -> bool:
@@ -150,7 +164,7 @@ class Mentions:
             return stem.encode() in raw and _found(_word(stem.encode()), raw)
         if says(raw, path, f"imports {module}"):
             return True
-        return b"import_module" in raw and _found(_word((folder or stem).encode()), raw)
+        return (b"import_module" in raw or b"__import__(" in raw) and _found(_word((folder or stem).encode()), raw)
 
     @cached_property
     def _is_distributed(self) -> bool:
@@ -232,8 +246,12 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and _found(_uses(name), raw)
     if what == "hosts":
         return name in raw and not is_test_file(path) and _found(_hosts(name), raw)
-    if what == "unset":
-        return name in raw.replace(b"-", b"_") and any(_is_unset(match[1]) for match in _option(name).finditer(raw))
+    if what in ("unset", "gives"):
+        if name not in raw.replace(b"-", b"_") or is_test_file(path):
+            return False
+        values = [match["value"] for match in _setting(name).finditer(raw)]
+        values += [_default_of(match["rest"]) for match in _option(name).finditer(raw)]
+        return any(_OFF.match(value) if what == "unset" else _NUMBER.match(value) for value in values)
     if not path.endswith(_CODE):
         return len(names) == 2 and name in raw and _found(_word(name), raw)
     module = names[0].encode()
@@ -324,15 +342,29 @@ def _hosts(name: bytes) -> re.Pattern[bytes]:
 @lru_cache(maxsize=64)
 def _option(name: bytes) -> re.Pattern[bytes]:
     """``parser.add_argument("-c", "--clip-norm", type=float, default=0.0, help="off (0) by default")``"""
-    dashed = re.escape(name).replace(b"_", b"[-_]")
     return re.compile(
-        rb"\badd_(?:argument|option)\(\s*(?:[\"'][^\"']*[\"']\s*,\s*)?[\"']--?" + dashed + rb"[\"'](" + _REST + rb")"
+        rb"\badd_(?:argument|option)\(\s*(?:[\"'][^\"']*[\"']\s*,\s*)?[\"']--?"
+        + _dashed(name)
+        + rb"[\"'](?P<rest>[^()]*(?:\([^()]*\)[^()]*)*)"
     )
 
 
-def _is_unset(options: bytes) -> bool:
+@lru_cache(maxsize=64)
+def _setting(name: bytes) -> re.Pattern[bytes]:
+    """``cfg.train.clip_norm = -1.0``, ``clip_norm: 0.5``, ``"clip_norm": None``, ``--clip-norm 5``"""
+    return re.compile(
+        rb"(?:--|\b)" + _dashed(name) + rb"[\"']?(?:\s*:\s*(?:float|int)\s*=\s*|\s*[:=]\s*|[ \t]+)(?P<value>[^\s,)#]+)"
+    )
+
+
+def _dashed(name: bytes) -> bytes:
+    return re.escape(name).replace(b"_", b"[-_]")
+
+
+def _default_of(options: bytes) -> bytes:
+    """The default that an option's arguments name; the one that it has where they name none."""
     default = _DEFAULT.search(options)
-    return _OFF.match(default[1]) is not None if default else b"store_false" not in options
+    return default[1] if default else b"True" if b"store_false" in options else b"None"
 
 
 @lru_cache(maxsize=64)

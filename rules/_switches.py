@@ -87,8 +87,10 @@ def is_limit_off(rule: Rule, test: cst.BaseExpression) -> bool:
     known = list(_defaults(rule, test, test.attr.value))
     if known:
         return all(default in _OFF or default.startswith("-") for default in known)
-    project = rule.flow.project
-    return project is not None and project.some_file_says(f"unset {test.attr.value}") is True
+    project, name = rule.flow.project, test.attr.value
+    if project is None or project.some_file_says(f"gives {name}") is not False:
+        return False
+    return project.some_file_says(f"unset {name}") is True
 
 
 def _defaults(rule: Rule, flag: cst.BaseExpression, name: str) -> Iterator[str]:

@@ -204,6 +204,31 @@ def test_what_a_package_hands_on_is_used_where_others_install_it_or_ask_the_pack
     assert found(tmp_path, "pkg/model.py") == []
     (tmp_path / "train.py").write_text("from pkg import Causal\n")
     assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
+    (tmp_path / "train.py").write_text("from pkg import mask\n")
+    (tmp_path / "pkg" / "__init__.py").write_text("from .model import Causal\n\n__all__ = ['Causal']\n")
+    assert found(tmp_path, "pkg/model.py") == []
+    (tmp_path / "pkg" / "__init__.py").write_text("from .model import Causal\n\n\ndef mask():\n    return Causal()\n")
+    assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
+
+
+def test_files_that_import_each_other_are_reached_with_one_of_them(tmp_path: Path) -> None:
+    ring = {
+        "nets/block.py": "from nets import stack\n" + BLOCK,
+        "nets/stack.py": "from nets import block\n\n\ndef stack():\n    return block.Block()\n",
+    }
+    other = MODEL.replace("Causal", "Other")
+    files = {**ring, "pkg/other.py": other, "nets/use.py": "from pkg.other import Other\nfrom nets import stack\n"}
+    assert project(tmp_path, **files) == []
+    write(tmp_path, **{"train.py": "from nets import stack\n\nstack.stack()\n"})
+    assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
+    assert found(tmp_path, "pkg/other.py") == []
+
+
+def test_packages_that_hand_a_name_on_to_each_other_are_a_ring(tmp_path: Path) -> None:
+    files = {"pkg/__init__.py": "from .nets import Causal\n", "pkg/nets/model.py": MODEL, ".git/HEAD": ""}
+    write(tmp_path, **files, **{"pkg/nets/__init__.py": "from .. import Causal\nfrom .model import Causal\n"})
+    (tmp_path / "pyproject.toml").unlink()
+    assert found(tmp_path, "pkg/nets/model.py") == []
 
 
 def test_definitions_that_only_name_each_other_are_unused(tmp_path: Path) -> None:
@@ -584,3 +609,44 @@ def test_answers_are_the_same_whether_files_are_kept_in_memory(
     write(tmp_path, **{"one.py": "x.this\n"})
     asked = Mentions(str(tmp_path))
     assert [bool(asked.answer(f"uses {name}")) for name in ("this", "that", "this")] == [True, False, True]
+
+
+CLIPS = """\
+from torch.nn.utils import clip_grad_norm_
+
+
+class Trainer:
+    def step(self, loss):
+        self.scaler.scale(loss).backward()
+        if self.cfg.train.clip_norm > 0:
+            clip_grad_norm_(self.model.parameters(), self.cfg.train.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({}, True),
+        ({"config/all.py": "cfg.train.clip_norm = -1.\n"}, False),
+        ({"config/all.py": "cfg.train.clip_norm = 1.0\n"}, True),
+        ({"config/all.yaml": "train:\n  clip_norm: 0.0\n  lr: 0.1\n"}, False),
+        ({"config/all.yaml": "clip_norm: null\n", "config/large.yaml": "clip_norm: 0.5  # else it diverges\n"}, True),
+        ({"config/all.py": "class Train:\n    clip_norm: float = 0.0\n"}, False),
+        ({"train.py": "parser.add_argument('--clip-norm', type=float, default=0, help='(off)')\n"}, False),
+        ({"train.py": "parser.add_argument('--clip_norm', type=float)\n"}, False),
+        ({"train.py": "parser.add_argument('--clip_norm', default=5.0)\n"}, True),
+        ({"train.py": "parser.add_argument('--clip-norm', default=0)\n", "run.sh": "train.py --clip-norm 2\n"}, True),
+        ({"train.py": "clip_norms = 0\nself.clip_normal = 0\n"}, True),
+    ],
+    ids=lambda value: " ".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_what_a_limit_waits_for_that_no_setting_gives_is_tentative(
+    tmp_path: Path, settings: dict[str, str], shown: bool
+) -> None:
+    write(tmp_path, **{"trainer.py": CLIPS, "main.py": "from trainer import Trainer\n\nTrainer()\n", **settings})
+    path = str(tmp_path / "trainer.py")
+    chosen = Settings(extend_select=("clipped-while-scaled",), root=str(tmp_path))
+    outcome = run([File(path, path, chosen)], Plan(use_cache=False, jobs=1))
+    assert bool(outcome.findings) is shown
