@@ -28,6 +28,8 @@ _LARGEST = {".ipynb": 4_000_000, ".json": 100_000}
 _LARGEST_OF_OTHERS = 1_000_000
 #: In a tree of more files, a project's own are not told from others: everything may be named.
 _MOST_FILES = 20_000
+#: What more files than these import, directly or in turn, is taken to be run: each takes a search of all files.
+_MOST_IMPORTERS = 50
 #: As many bytes of a project are kept in memory.
 _KEPT = 32_000_000
 _LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
@@ -147,7 +149,8 @@ class Mentions:
         if path not in self._reached:
             around = [path]
             for each in around:
-                if self._reached.get(each) or os.path.dirname(each) == self._root or self._says(each, "runs"):
+                runs = os.path.dirname(each) == self._root or self._says(each, "runs")
+                if runs or self._reached.get(each) or len(around) > _MOST_IMPORTERS:
                     self._reached[path] = True
                     return True
                 if each not in self._reached:

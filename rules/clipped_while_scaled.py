@@ -90,15 +90,15 @@ class ClippedWhileScaled(Rule):
     asks for the scale; where other losses go backward in between without the scaler; where the scaler is made with
     `enabled=False` or is no `GradScaler`; and where a test about mixed precision decides on the clipping alone.
 
-    In the nursery, for it is new: of 16 findings of a first form of it, in repositories that were known to other rules,
-    7 were worth a change, and 9 were right of clipping that is off by default, which is tentative now.
+    Of 17 findings of a first form of it in public code, 7 were worth a change; the other 10 were right of clipping that
+    is off by default, which is tentative now.
 
     ## References
     - [Gradient clipping with a GradScaler](https://pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping)
     - [torch.amp.GradScaler](https://pytorch.org/docs/stable/amp.html#gradient-scaling)
     """
 
-    group = "nursery"
+    group = "correctness"
     fixable = "sometimes"
 
     def check(self) -> None:

@@ -71,8 +71,9 @@ class DiscardedMove(Rule):
     Held back as tentative: what may be there already, since nobody knows where it is (what a function is handed, or
     makes of that: of thirteen such moves in public code five did harm), unless it meets what is there or is returned,
     or the move stands in an object's own `to` or below `if x.device != device`; what follows its module anyway;
-    lengths, which the host reads; attributes that meet tensors on the host; what nothing reads again before it is moved
-    properly; code that is copied from others; and tests that are skipped on every machine.
+    lengths, which the host reads; what becomes an attribute whose name is a variable; attributes that meet tensors on
+    the host; what nothing reads again before it is moved properly; code that is copied from others; and tests that are
+    skipped on every machine.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -133,11 +134,21 @@ class DiscardedMove(Rule):
         reads = self._other_reads(call, receiver)
         if not self._is_elsewhere(call, move) and not any(self._meets_there(read) for read in reads):
             return False
+        if reads and self._is_set_by_variable(reads[0]):
+            return False
         if isinstance(receiver, cst.Name):
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
         # self.rate.to(device), and in another method: torch.ones(n) * self.rate
         return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
+
+    def _is_set_by_variable(self, read: cst.BaseExpression) -> bool:
+        """``for name in dir(one): ...; setattr(self, name, x)``: which of them is a tensor, and read, nobody knows."""
+        arg = self.parent(read)
+        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        if not isinstance(call, cst.Call) or dotted(call.func) != "setattr" or len(call.args) != 3:
+            return False
+        return not isinstance(call.args[1].value, cst.SimpleString)
 
     def _is_elsewhere(self, call: cst.Call, move: Move | None) -> bool:
         """Whether it is known not to be there; else callers, or what it is made of, may have put it there."""

@@ -71,7 +71,8 @@ class UnenteredContext(Rule):
     called, and on `torch.device(...)`, which may be called to see whether it takes a name; and where an error is
     expected (`with pytest.raises(...)`, a short `try`).
 
-    In the nursery, for it is new.
+    In the nursery: eight findings in one repository that nobody had tuned for were right, and not worth a change, since
+    something else turns autograd off there.
 
     ## References
     - [torch.no_grad](https://pytorch.org/docs/stable/generated/torch.no_grad.html)
