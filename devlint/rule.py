@@ -99,9 +99,10 @@ class Rule:
 
     def _is_doubtful_here(self, node: cst.CSTNode) -> bool:
         """Whether the place of a file, or what the rest of the project says, makes a finding tentative."""
+        from devlint.generated import is_generated
         from devlint.unused import is_unused
 
-        if self.raises and self.in_tests:
+        if (self.raises and self.in_tests) or is_generated(self.source):
             return True
         if self.flow.project is None:
             return False

@@ -30,6 +30,8 @@ _RECURSION_LIMIT = 20_000
 Node = TypeVar("Node", bound=cst.CSTNode)
 Definition = cst.FunctionDef | cst.ClassDef
 
+# What only code begins a line with.
+_FIRST_CODE = re.compile(r"^(?:import|from|def|class|async|@\w|if|try)\b", re.MULTILINE)
 # What LibCST may drop, or write in another way than the text has it.
 _DROPPED = re.compile(r"[\r\f]|\\\n")
 # From this many on, it is quicker to make the code of the whole file once.
@@ -100,6 +102,12 @@ class Source:
                 return code
         start, end = self.offsets(node)
         return self.text[start:end]
+
+    @cached_property
+    def head(self) -> str:
+        """What stands above the code: what the file says of itself."""
+        first = _FIRST_CODE.search(self.text)
+        return self.text[: first.start()] if first is not None else self.text
 
     def comes_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
         """Whether a node starts before another one, which is quicker to say than where."""

@@ -31,7 +31,6 @@ _ELSEWHERE = re.compile(
 )
 #: `# docs and results are at https://docs.other.dev/nets`
 _DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)
-_FIRST_CODE = re.compile(r"^(import|from|def|class|async|@|if|try)\b", re.MULTILINE)
 #: Packages that many projects hold a copy of, some of them inside of their own.
 _WELL_KNOWN = frozenset(
     "apex basicsr cosyvoice detectron2 diffusers dnnlib espnet facexlib fairseq funasr gfpgan groundingdino k_diffusion"
@@ -139,7 +138,7 @@ def _speaks_of(rule: Rule, text: str, names: set[str]) -> bool:
 
 def _names_another(rule: Rule) -> bool:
     """Whether what stands above a file's code says where that is from, or names a place in another repository."""
-    head = _head(rule)
+    head = rule.source.head
     own = {_letters(name) for name in near(rule.source.path)}
     return (
         any(_FROM.match(line) for line in head.splitlines())
@@ -151,16 +150,10 @@ def _names_another(rule: Rule) -> bool:
 def is_by_others(rule: Rule) -> bool:
     """Whether a file's head says that it is somebody's work, and its packages say that they are others'."""
     # Copyright (c) 2021 Acme, Inc.   in a package whose `__init__.py` says `Copyright (c) 2023 Umbrella`
-    named = authors(_head(rule)) - {ANYBODY}
+    named = authors(rule.source.head) - {ANYBODY}
     own = {_letters(name) for name in near(rule.source.path)}
     view = rule.flow.project
     return bool(named) and view is not None and not named & own and view.credits_only_others(sorted(named))
-
-
-def _head(rule: Rule) -> str:
-    """What stands above a file's code."""
-    first = _FIRST_CODE.search(rule.source.text)
-    return rule.source.text[: first.start()] if first is not None else ""
 
 
 def says_why(rule: Rule, node: cst.CSTNode) -> bool:
