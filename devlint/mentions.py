@@ -60,6 +60,10 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 
+#: What a file imports, also in a notebook's line, and the dotted names in its strings.
+_IMPORTED = re.compile(rb"\b(?:from|import)\b[^\n(]*(?:\([^)]*\))?(?:\\\n[^\n]*)*|[\"'](?:\w+\.)+\w+")
+_WORDS = re.compile(rb"\w+")
+
 #: What no module's name holds.
 _NO_NAME = re.compile(r"\W")
 
@@ -89,6 +93,7 @@ class Mentions:
         self._files: list[str] | None = None
         self._contents: dict[str, bytes] = {}
         self._reached: dict[str, bool] = {}
+        self._imports: dict[str, frozenset[bytes]] = {}
         self._room = _KEPT
 
     def answer(self, question: str) -> str:
@@ -147,17 +152,27 @@ class Mentions:
     def _is_reached(self, path: str) -> bool:
         """Whether a file is run by itself, or imported by one that is reached."""
         if path not in self._reached:
-            around = [path]
-            for each in around:
-                runs = os.path.dirname(each) == self._root or self._says(each, "runs")
-                if runs or self._reached.get(each) or len(around) > _MOST_IMPORTERS:
-                    self._reached[path] = True
-                    return True
-                if each not in self._reached:
-                    module = dotted_path(below(os.path.dirname(self._root), each))
-                    around += [other for other in self.files if other not in around and self._brings(other, module)]
-            self._reached.update(dict.fromkeys(around, False))
+            self._reached[path] = self._runs(path) or self._is_brought(path)
         return self._reached[path]
+
+    def _is_brought(self, path: str) -> bool:
+        """Whether what imports a file, or imports what does, is run."""
+        around = [path]
+        for each in around:
+            module = dotted_path(below(os.path.dirname(self._root), each))
+            for other in self.files:
+                if other not in around and self._brings(other, module):
+                    if self._runs(other) or len(around) > _MOST_IMPORTERS:
+                        return True
+                    around.append(other)
+        self._reached.update(dict.fromkeys(around, False))
+        return False
+
+    def _runs(self, path: str) -> bool:
+        """Whether a file is known to be reached, by itself or by whoever installs its package."""
+        at_root = os.path.dirname(path) == self._root
+        opens = self._is_distributed and os.path.basename(path) == "__init__.py"
+        return self._reached.get(path, False) or at_root or opens or self._says(path, "runs")
 
     def _brings(self, path: str, module: str) -> bool:
         """Whether a file imports a module, or names it to somebody who does, by its name or by its folder's."""
@@ -165,9 +180,16 @@ class Mentions:
         *_, folder, stem = ("", *module.split("."))
         if not path.endswith(_CODE):
             return stem.encode() in raw and _found(_word(stem.encode()), raw)
-        if says(raw, path, f"imports {module}"):
+        if stem.encode() in self._imported(path) and says(raw, path, f"imports {module}"):
             return True
         return (b"import_module" in raw or b"__import__(" in raw) and _found(_word((folder or stem).encode()), raw)
+
+    def _imported(self, path: str) -> frozenset[bytes]:
+        """All words in what a file imports, or may name to somebody who does: few files are searched for more."""
+        if path not in self._imports:
+            found = b" ".join(_IMPORTED.findall(self._content(path)))
+            self._imports[path] = frozenset(_WORDS.findall(found))
+        return self._imports[path]
 
     @cached_property
     def _is_distributed(self) -> bool:

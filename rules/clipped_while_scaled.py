@@ -11,6 +11,7 @@ from devlint.finding import Fix
 from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
+from devlint.rules._copied import is_copied
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._switches import flags_of, is_limit_off, tests_above
 
@@ -84,7 +85,7 @@ class ClippedWhileScaled(Rule):
     ## Limits
     Backward, clipping and step are looked for in one function, or backward in another method of the class. Tentative,
     and kept back unless that is selected: clipping under a test of a limit that is off unless somebody gives one
-    (`if args.clip > 0`, of an option that is 0 by default).
+    (`if args.clip > 0`, of an option that is 0 by default), and in code that is copied from others.
 
     Silent where the function, or one of the file that it calls, names the gradients themselves, or what unscales or
     asks for the scale; where other losses go backward in between without the scaler; where the scaler is made with
@@ -155,7 +156,7 @@ class ClippedWhileScaled(Rule):
             ],
             fix=self._fix(row),
             key=clipping.step,
-            tentative=self._is_off_by_default(clipping),
+            tentative=self._is_off_by_default(clipping) or is_copied(self, clipping.call),
         )
 
     def _makes_up(self, root: cst.CSTNode, function: Function | None, clip: cst.Call) -> bool:

@@ -9,6 +9,7 @@ from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, last_word
 from devlint.rule import Rule
+from devlint.rules._copied import is_copied
 from devlint.rules._environment import settings_of
 from devlint.rules._switches import tests_above
 
@@ -74,7 +75,7 @@ class DebuggingLeftOn(Rule):
     it back, asks for deterministic results, or catches what `backward()` raises, in blocks in which nothing goes
     backward, in files that name the host and no other device, and in functions, classes and files that are called after
     debugging, checking, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it
-    is imported.
+    is imported. Tentative, and kept back unless that is selected, in code that is copied from others.
 
     Of 49 findings of a first form of it in public code, 41 were worth a change (31 of 35 of anomaly detection, 10 of 14
     of the variable); of the other eight, four are silent now.
@@ -97,13 +98,15 @@ class DebuggingLeftOn(Rule):
         for node, name, value in settings_of(self, _VARIABLES):
             wanted = self._is_wanted(node) or self._is_set_otherwise(name, node) or _REPEATABLE.search(text)
             if value == "1" and not wanted:
-                self.report(node, f"`{name}` is left on: {_LAUNCHES}", fix=self._drop(node))
+                told = f"`{name}` is left on: {_LAUNCHES}"
+                self.report(node, told, fix=self._drop(node), tentative=is_copied(self, node))
         switches = self._switches()
         if any(not on for _, on in switches) or self._stays_on_host() or self._catches():
             return
         for call, _ in switches:
             if not self._is_wanted(call) and self._goes_backward(call):
-                self.report(call, f"anomaly detection is left on: {_ANOMALIES}", fix=self._drop(call))
+                told = f"anomaly detection is left on: {_ANOMALIES}"
+                self.report(call, told, fix=self._drop(call), tentative=is_copied(self, call))
 
     def _switches(self) -> list[tuple[cst.Call, bool]]:
         """The calls that turn anomaly detection on for good, or may turn it off."""

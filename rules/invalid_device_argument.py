@@ -10,7 +10,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
-from devlint.flow.scope import Function
+from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
@@ -79,10 +79,10 @@ class InvalidDeviceArgument(Rule):
 
     Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
     that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
-    file that sets the default tensor type, since they make others then, in what puts batches together on the host, and
-    in a copy of somebody else's package, which would have been mended if the project ran that. So is `torch.device` of
-    a parameter that is `None` by default, where no call of the file leaves it out, or something may come before:
-    another branch, a `return`, a call that checks it.
+    file that sets the default tensor type, since they make others then, in what puts batches together on the host, with
+    a device that is the host's by default, and in a copy of somebody else's package, which would have been mended if
+    the project ran that. So is `torch.device` of a parameter that is `None` by default, where no call of the file
+    leaves it out, or something may come before: another branch, a `return`, a call that checks it.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)
@@ -238,8 +238,19 @@ class InvalidDeviceArgument(Rule):
                 f"`{short(self.code(node.func))}` makes host tensors only, and refuses `{short(self.code(arg))}`",
                 fix=self._without_legacy(node, name),
                 # once that is one of CUDA's, it makes tensors there
-                tentative=self.flow.default_type_set or self._is_for_batches(node) or is_copied(self, node),
+                tentative=self.flow.default_type_set
+                or self._is_for_batches(node)
+                or self._is_host_by_default(node, value)
+                or is_copied(self, node),
             )
+
+    def _is_host_by_default(self, node: cst.Call, device: Value) -> bool:
+        """``def turn(x, device=torch.device("cpu")): ...``: whether anybody gives another one, nobody knows."""
+        function = self.flow.function(node)
+        if function is None or function.role == CONSTRUCTOR:
+            return False  # def __init__(self, size, device="cpu"): ...   is there for others to build elsewhere
+        param = function.param(device.place.name)
+        return param is not None and param.default is not None and "cpu" in self.code(param.default)
 
     def _is_for_batches(self, node: cst.Call) -> bool:
         """``class Collator: def __call__(self, rows): torch.Tensor(marks, device=rows[0].device)``, on the host."""
