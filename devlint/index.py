@@ -37,7 +37,7 @@ _SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 #: Files that say where a project's root is.
 _ROOT_FILES = (".git", *_SETUP_FILES)
 #: Files that say in a project's root whose work it is.
-_LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "COPYING")
+_LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "License.txt", "LICENCE", "COPYING")
 #: What lies in a folder beside modules and packages and is asked for, by its whole name.
 _OTHER_FILES = frozenset({".git", "pyproject.toml", "README.md"})
 #: Packages whose names are looked for in no project: the flow knows them, or they never hold a tensor.

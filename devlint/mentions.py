@@ -286,7 +286,7 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if len(names) == 1:
         return _leads(_imports(stem), raw, module)
     if name in raw and _names(name, raw) and _leads(_imports(stem), raw, module):
-        return True
+        return not _found(_defines(name), raw) or _asks_for(name, raw)
     return b"import *" in raw and _leads(_takes_all(stem), raw, module)
 
 
@@ -318,6 +318,12 @@ def _names(name: bytes, raw: bytes) -> bool:
     """Whether a file names something, and is no script that only imports it."""
     word = _word(name)
     return _found(word, raw) and (not _SCRIPT.search(raw) or _found(word, _IMPORT.sub(b"", raw)))
+
+
+def _asks_for(name: bytes, raw: bytes) -> bool:
+    """Whether a file that defines something of a name itself imports one, or reads one of something else."""
+    # from nets.masks import Other; def causal(x): ...; causal(x)   is its own
+    return any(_word(name).search(line[0]) for line in _IMPORT.finditer(raw)) or _found(_uses(name), raw)
 
 
 def _leads(pattern: re.Pattern[bytes], raw: bytes, module: bytes) -> bool:

@@ -176,6 +176,13 @@ class Rule:
         following = lines[last] if last < len(lines) else len(self.source.text)
         return Edit(self.source.span_at(lines[row - 1], following), "")
 
+    def delete_statement(self, line: cst.SimpleStatementLine) -> Edit:
+        """Delete a statement line; a comment at its end stays, and has the line to itself."""
+        comment = line.trailing_whitespace.comment
+        if comment is None:
+            return self.delete_line(line)
+        return self.replace_between(self.source.offsets(line.body[0])[0], self.source.offsets(comment)[0], "")
+
     def insert_before(self, node: cst.CSTNode, code: str) -> Edit:
         start, _ = self.source.offsets(node, outer=_is_expression(node))
         return Edit(self.source.span_at(start, start), code)

@@ -33,9 +33,10 @@ _ELSEWHERE = re.compile(
 _DOCUMENTED = re.compile(r"#.*\b(?:docs|documentation|documented)\b[^:]*\bat:?\s+https?://([\w.-]+)", re.IGNORECASE)
 #: Packages that many projects hold a copy of, some of them inside of their own.
 _WELL_KNOWN = frozenset(
-    "apex basicsr cosyvoice detectron2 diffusers dnnlib espnet facexlib fairseq funasr gfpgan groundingdino k_diffusion"
-    " ldm maskrcnn_benchmark mmaction mmcls mmcv mmdet mmdet3d mmocr mmpose mmseg open_clip pcdet pytracking realesrgan"
-    " segment_anything sgm speechbrain taming timm torch_utils transformers trlx ultralytics".split()
+    "apex basicsr cosyvoice detectron2 diffusers dnnlib espnet facexlib fairseq funasr gfpgan groundingdino"
+    " k_diffusion lavis ldm llava maskrcnn_benchmark mmaction mmcls mmcv mmdet mmdet3d mmocr mmpose mmseg open_clip"
+    " pcdet pytracking realesrgan segment_anything sgm speechbrain taming timm torch_utils transformers trlx"
+    " ultralytics".split()
 )
 #: Those of them whose names others give to parts of their own: `net/models/transformers`.
 _ALSO_COMMON = frozenset({"apex", "diffusers", "ldm", "sgm", "speechbrain", "taming", "timm", "transformers"})

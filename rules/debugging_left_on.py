@@ -12,6 +12,7 @@ from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._environment import settings_of
 from devlint.rules._switches import tests_above
+from devlint.rules._training import is_inside
 
 #: Variables that make the host wait for the device.
 _VARIABLES = frozenset({"CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"})
@@ -167,15 +168,9 @@ class DebuggingLeftOn(Rule):
     def _is_set_otherwise(self, name: str, node: cst.CSTNode) -> bool:
         """Whether the file also sets the variable elsewhere, or takes it out."""
         return self.source.text.count(name) > 1 and any(
-            string.evaluated_value == name and not self._is_inside(string, node)
+            string.evaluated_value == name and not is_inside(self.flow, string, node)
             for string in self.source.nodes_of(cst.SimpleString)
         )
-
-    def _is_inside(self, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
-        above: cst.CSTNode | None = node
-        while above is not None and above is not outer:
-            above = self.parent(above)
-        return above is outer
 
     def _drop(self, node: cst.CSTNode) -> Fix | None:
         """Take out the line of a statement that stands alone, where its block holds others."""
@@ -188,8 +183,4 @@ class DebuggingLeftOn(Rule):
         block = self.parent(line)
         if not isinstance(block, cst.IndentedBlock | cst.Module) or len(block.body) == 1:
             return None
-        comment = line.trailing_whitespace.comment
-        if comment is None:
-            return self.fix("turn it off", self.delete_line(line), safe=False)
-        start, _ = self.source.offsets(statement)
-        return self.fix("turn it off", self.replace_between(start, self.source.offsets(comment)[0], ""), safe=False)
+        return self.fix("turn it off", self.delete_statement(line), safe=False)

@@ -405,11 +405,7 @@ class RedundantMove(Rule):
         block = self.parent(line)
         if not isinstance(block, cst.IndentedBlock | cst.Module) or len(block.body) == 1:
             return None
-        comment = line.trailing_whitespace.comment
-        if comment is None:
-            return self.fix(title, self.delete_line(line), safe=True)
-        start, _ = self.source.offsets(line.body[0])
-        return self.fix(title, self.replace_between(start, self.source.offsets(comment)[0], ""), safe=True)
+        return self.fix(title, self.delete_statement(line), safe=True)
 
     def _only_rebinds(self, move: Move, line: cst.SimpleStatementLine) -> bool:
         """`x = x.to(device)`, alone on its line."""

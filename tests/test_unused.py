@@ -211,6 +211,19 @@ def test_what_a_package_hands_on_is_used_where_others_install_it_or_ask_the_pack
     assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
 
 
+@pytest.mark.parametrize(
+    ("others", "rules"),
+    [
+        ("from pkg.model import Plain\n\n\nclass Causal(Plain):\n    pass\n\n\nCausal()\n", []),
+        ("import pkg.model\n\n\nclass Causal(pkg.model.Causal):\n    pass\n", ["create-then-move"]),
+        ("from pkg.model import Causal, Plain\n\n\nclass Causal(Causal):\n    pass\n", ["create-then-move"]),
+    ],
+)
+def test_a_file_that_defines_the_name_itself_names_its_own(tmp_path: Path, others: str, rules: list[str]) -> None:
+    model = MODEL + "\n\nclass Plain(nn.Module):\n    pass\n"
+    assert project(tmp_path, model, **{"train.py": others}) == rules
+
+
 def test_files_that_import_each_other_are_reached_with_one_of_them(tmp_path: Path) -> None:
     ring = {
         "nets/block.py": "from nets import stack\n" + BLOCK,
