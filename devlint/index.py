@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from devlint.ledger import Basis, Fact, Ledger, Seen
 from devlint.mentions import ALL_FILES, ANYBODY, QUESTIONS, TOO_MANY, Mentions, below, dotted_path, folder_below, says
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
+from devlint.reach import Reached
 from devlint.state import digest, is_settled, state
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class ProjectIndex:
         self._units: dict[_Wanted, Unit | None] = {}
         self._asked: dict[tuple[str, str], Fact] = {}
         self._mentions: dict[str, Mentions] = {}
+        self._reached: dict[str, Reached] = {}
         self._whole: dict[str, str] = {}
         self.ledger = Ledger()
         self.known: dict[Any, _Known] = {}  # what views have found out that is the same for all of them
@@ -140,7 +142,7 @@ class ProjectIndex:
             what, _, name = question.partition(" ")
             if what == "entry":
                 answer = self._entry(path, name)
-            elif what in QUESTIONS:
+            elif what in QUESTIONS or what == "reached":
                 answer = self._mention(path, question)
             elif self._cannot_say(path, what, name):
                 answer = ""
@@ -288,6 +290,10 @@ class ProjectIndex:
             self._seen[path] = (None, "")  # nothing in the root's own state shows a change in one of them
             if root not in self._mentions:
                 self._mentions[root] = Mentions(root)
+                self._reached[root] = Reached(self._mentions[root])
+            if question.startswith("reached "):
+                _, module, called = question.split(" ")
+                return self._reached[root].by(module, called)
             return self._mentions[root].answer(question)
         raw = self._read(path)
         return "yes" if raw is not None and says(raw, path, question) else ""

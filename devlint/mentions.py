@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
+from devlint.options import is_given, is_unset
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset("called credits defines gives hosts imports reached redirects runs unset uses".split())
+QUESTIONS = frozenset("called credits defines gives hosts imports redirects runs unset uses".split())
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
 TOO_MANY = "?"
 
-_CODE = (".py", ".pyi", ".ipynb")
+CODE = (".py", ".pyi", ".ipynb")
 #: Where a name alone counts: settings and documents name what Python imports for them.
 _BESIDES = (".cfg", ".conf", ".gin", ".ini", ".json", ".md", ".rst", ".sh", ".toml", ".yaml", ".yml")
 #: Larger ones are data. A notebook holds its pictures.
@@ -28,8 +29,6 @@ _LARGEST = {".ipynb": 4_000_000, ".json": 100_000}
 _LARGEST_OF_OTHERS = 1_000_000
 #: In a tree of more files, a project's own are not told from others: everything may be named.
 _MOST_FILES = 20_000
-#: What more files than these import, directly or in turn, is taken to be run: each takes a search of all files.
-_MOST_IMPORTERS = 50
 #: As many bytes of a project are kept in memory.
 _KEPT = 32_000_000
 _LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
@@ -50,19 +49,12 @@ _RUNS = re.compile(
     rb"^(?:if +__name__ *==|(?:for|while|with)\b|[A-Za-z_]\w*\(|[a-z_][\w., ]*=(?!.*getLogger)[^=\n]*\w\()",
     re.MULTILINE,
 )
-#: What makes a distribution of a project.
-_SETUPS = ("setup.py", "setup.cfg", "pyproject.toml")
-
 #: What only a script asks, and imports there by the names that things have: nothing takes them over from it.
 _SCRIPT = re.compile(rb"^if +__name__ *==", re.MULTILINE)
-_IMPORT = re.compile(
+IMPORT = re.compile(
     rb"^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(?![^\n]*\bas\b)(?:\([^)]*\)|[^\n#;\\(]*(?:\\\n[^\n#;\\]*)*)",
     re.MULTILINE,
 )
-
-#: What a file imports, also in a notebook's line, and the dotted names in its strings.
-_IMPORTED = re.compile(rb"\b(?:from|import)\b[^\n(]*(?:\([^)]*\))?(?:\\\n[^\n]*)*|[\"'](?:\w+\.)+\w+")
-_WORDS = re.compile(rb"\w+")
 
 #: What no module's name holds.
 _NO_NAME = re.compile(r"\W")
@@ -70,11 +62,6 @@ _NO_NAME = re.compile(r"\W")
 #: ``setup(name="my-net")``, ``name = "my-net"``
 _CALLED = re.compile(rb"""\bname\s*=\s*["']?([\w.-]+)""")
 _SEPARATOR = re.compile(rb"[-.]")
-
-#: What an option is by default, and what is off and what is a number that is not.
-_DEFAULT = re.compile(rb"\bdefault\s*=\s*([^\s,)]+)")
-_OFF = re.compile(rb"(?:None|null|False|false|-[\d.]+|0|0?\.0*|\"\"|'')$")
-_NUMBER = re.compile(rb"(?!0*\.?0*$)[\d.]+(?:e-?\d+)?$")
 
 #: By which a file credits whom it may.
 ANYBODY = "*"
@@ -89,11 +76,9 @@ class Mentions:
     """The files of a project, as text. Nothing is read before something is asked."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        self.root = root
         self._files: list[str] | None = None
         self._contents: dict[str, bytes] = {}
-        self._reached: dict[str, bool] = {}
-        self._imports: dict[str, frozenset[bytes]] = {}
         self._room = _KEPT
 
     def answer(self, question: str) -> str:
@@ -101,102 +86,30 @@ class Mentions:
 
         ``imports MODULE NAME``: it imports the file of that dotted name, or one that is called like its last part, and
         names what that defines, or takes over all its names; without a name, it imports the file. ``runs``: it is run
-        by itself: a script, a test, or no code. ``reached MODULE NAME``: it says yes to ``imports MODULE NAME``, and
-        runs by itself, as whatever lies in the root may, or is imported by what does. ``uses NAME``: it reads an
-        attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
-        ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
-        elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
-        name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
-        distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or negative,
-        as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
+        by itself: a script, a test, or no code. ``uses NAME``: it reads an attribute of that name. ``defines FILE
+        NAME``: it is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root,
+        or in the root itself, and has new tensors made elsewhere than on the host, or compiles them in. ``credits
+        WORD``: its head says that it is by somebody of that name. ``hosts NAME``: it is no test and calls that with the
+        host for a device. ``called NAME``: it sets up a distribution of that name. ``unset NAME``: it has a setting of
+        that name which is off: none, zero or negative, as an option's default or in so many words. ``gives NAME``: it
+        gives such a setting a number.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
         if len(files) > _MOST_FILES:
             return TOO_MANY
         what, _, folder = question.partition(" ")
-        if what == "reached":
-            module, _, name = folder.partition(" ")
-            return self._reached_by(module, name, frozenset())
         if what == "redirects":
-            files = [path for path in files if path.endswith(_CODE) and folder_below(self._root, path) in ("", folder)]
+            files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in ("", folder)]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
-            files = [path for path in files if path.endswith(called) and not is_test_file(below(self._root, path))]
-        return next((path for path in files if self._says(path, question)), "")
+            files = [path for path in files if path.endswith(called) and not is_test_file(below(self.root, path))]
+        return next((path for path in files if self.says(path, question)), "")
 
-    def _says(self, path: str, question: str) -> bool:
-        return says(self._content(path), path, question)
+    def says(self, path: str, question: str) -> bool:
+        return says(self.content(path), path, question)
 
-    def _reached_by(self, module: str, name: str, asked: frozenset[str]) -> str:
-        """The first file that imports a name from a module and is reached by itself."""
-        for path in self.files:
-            if self._says(path, f"imports {module} {name}"):
-                package = dotted_path(below(os.path.dirname(self._root), path))
-                if os.path.basename(path) == "__init__.py" and self._hands_on(path, name):
-                    # from .masks import Causal   for those who ask the package for it
-                    further = package not in asked and self._reached_by(package, name, asked | {module})
-                    if self._is_distributed or further:
-                        return path
-                elif self._is_reached(path):
-                    return path
-        return ""
-
-    def _hands_on(self, path: str, name: str) -> bool:
-        """Whether a file imports a name and makes nothing of it."""
-        rest = _IMPORT.sub(b"", self._content(path))
-        return all(
-            rest[match.start() - 1 : match.start()] in (b"'", b'"') for match in _word(name.encode()).finditer(rest)
-        )
-
-    def _is_reached(self, path: str) -> bool:
-        """Whether a file is run by itself, or imported by one that is reached."""
-        if path not in self._reached:
-            self._reached[path] = self._runs(path) or self._is_brought(path)
-        return self._reached[path]
-
-    def _is_brought(self, path: str) -> bool:
-        """Whether what imports a file, or imports what does, is run."""
-        around = [path]
-        for each in around:
-            module = dotted_path(below(os.path.dirname(self._root), each))
-            for other in self.files:
-                if other not in around and self._brings(other, module):
-                    if self._runs(other) or len(around) > _MOST_IMPORTERS:
-                        return True
-                    around.append(other)
-        self._reached.update(dict.fromkeys(around, False))
-        return False
-
-    def _runs(self, path: str) -> bool:
-        """Whether a file is known to be reached, by itself or by whoever installs its package."""
-        at_root = os.path.dirname(path) == self._root
-        opens = self._is_distributed and os.path.basename(path) == "__init__.py"
-        return self._reached.get(path, False) or at_root or opens or self._says(path, "runs")
-
-    def _brings(self, path: str, module: str) -> bool:
-        """Whether a file imports a module, or names it to somebody who does, by its name or by its folder's."""
-        raw = self._content(path)
-        *_, folder, stem = ("", *module.split("."))
-        if not path.endswith(_CODE):
-            return stem.encode() in raw and _found(_word(stem.encode()), raw)
-        if stem.encode() in self._imported(path) and says(raw, path, f"imports {module}"):
-            return True
-        return (b"import_module" in raw or b"__import__(" in raw) and _found(_word((folder or stem).encode()), raw)
-
-    def _imported(self, path: str) -> frozenset[bytes]:
-        """All words in what a file imports, or may name to somebody who does: few files are searched for more."""
-        if path not in self._imports:
-            found = b" ".join(_IMPORTED.findall(self._content(path)))
-            self._imports[path] = frozenset(_WORDS.findall(found))
-        return self._imports[path]
-
-    @cached_property
-    def _is_distributed(self) -> bool:
-        """Whether others may install the project: they may ask its packages for whatever these hand on."""
-        return any(os.path.exists(os.path.join(self._root, name)) for name in _SETUPS)
-
-    def _content(self, path: str) -> bytes:
+    def content(self, path: str) -> bytes:
         """What a file holds, kept for the next question while there is room: to open it takes longer than to search."""
         raw = self._contents.get(path)
         if raw is None:
@@ -210,7 +123,7 @@ class Mentions:
     def files(self) -> list[str]:
         if self._files is None:
             self._files = []
-            for path in _walk(self._root):
+            for path in _walk(self.root):
                 self._files.append(path)
                 if len(self._files) > _MOST_FILES:
                     break
@@ -223,7 +136,7 @@ def _walk(root: str) -> Iterator[str]:
         if "pyvenv.cfg" in names:
             folders.clear()
             continue
-        yield from (os.path.join(folder, name) for name in names if name.endswith((*_CODE, *_BESIDES)))
+        yield from (os.path.join(folder, name) for name in names if name.endswith((*CODE, *_BESIDES)))
 
 
 def below(root: str, path: str) -> str:
@@ -266,19 +179,15 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if what == "called":
         return any(_SEPARATOR.sub(b"_", match[1]).lower() == name for match in _CALLED.finditer(raw))
     if what == "defines":
-        return name in raw and _found(_defines(name), raw)
+        return name in raw and found_in(_defines(name), raw)
     if what == "uses":
-        return name in raw and _found(_uses(name), raw)
+        return name in raw and found_in(_uses(name), raw)
     if what == "hosts":
-        return name in raw and not is_test_file(path) and _found(_hosts(name), raw)
+        return name in raw and not is_test_file(path) and found_in(_hosts(name), raw)
     if what in ("unset", "gives"):
-        if name not in raw.replace(b"-", b"_") or is_test_file(path):
-            return False
-        values = [match["value"] for match in _setting(name).finditer(raw)]
-        values += [_default_of(match["rest"]) for match in _option(name).finditer(raw)]
-        return any(_OFF.match(value) if what == "unset" else _NUMBER.match(value) for value in values)
-    if not path.endswith(_CODE):
-        return len(names) == 2 and name in raw and _found(_word(name), raw)
+        return not is_test_file(path) and (is_unset if what == "unset" else is_given)(name, raw)
+    if not path.endswith(CODE):
+        return len(names) == 2 and name in raw and found_in(word_of(name), raw)
     module = names[0].encode()
     stem = module.rpartition(b".")[2]
     if stem not in raw or _is_file_of(path, names[0]):
@@ -286,7 +195,7 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if len(names) == 1:
         return _leads(_imports(stem), raw, module)
     if name in raw and _names(name, raw) and _leads(_imports(stem), raw, module):
-        return not _found(_defines(name), raw) or _asks_for(name, raw)
+        return not found_in(_defines(name), raw) or _asks_for(name, raw)
     return b"import *" in raw and _leads(_takes_all(stem), raw, module)
 
 
@@ -310,20 +219,20 @@ def authors(head: str) -> set[str]:
     return found | {ANYBODY} if found else found
 
 
-def _found(pattern: re.Pattern[bytes], raw: bytes) -> bool:
+def found_in(pattern: re.Pattern[bytes], raw: bytes) -> bool:
     return any(not _in_comment(raw, match) for match in pattern.finditer(raw))
 
 
 def _names(name: bytes, raw: bytes) -> bool:
     """Whether a file names something, and is no script that only imports it."""
-    word = _word(name)
-    return _found(word, raw) and (not _SCRIPT.search(raw) or _found(word, _IMPORT.sub(b"", raw)))
+    word = word_of(name)
+    return found_in(word, raw) and (not _SCRIPT.search(raw) or found_in(word, IMPORT.sub(b"", raw)))
 
 
 def _asks_for(name: bytes, raw: bytes) -> bool:
     """Whether a file that defines something of a name itself imports one, or reads one of something else."""
     # from nets.masks import Other; def causal(x): ...; causal(x)   is its own
-    return any(_word(name).search(line[0]) for line in _IMPORT.finditer(raw)) or _found(_uses(name), raw)
+    return any(word_of(name).search(line[0]) for line in IMPORT.finditer(raw)) or found_in(_uses(name), raw)
 
 
 def _leads(pattern: re.Pattern[bytes], raw: bytes, module: bytes) -> bool:
@@ -346,7 +255,7 @@ def _in_comment(raw: bytes, match: re.Match[bytes]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _word(name: bytes) -> re.Pattern[bytes]:
+def word_of(name: bytes) -> re.Pattern[bytes]:
     """The name, but not where it is defined."""
     return re.compile(rb"(?<!\bdef )(?<!\bclass )\b" + re.escape(name) + rb"\b")
 
@@ -371,34 +280,6 @@ def _hosts(name: bytes) -> re.Pattern[bytes]:
 
 
 @lru_cache(maxsize=64)
-def _option(name: bytes) -> re.Pattern[bytes]:
-    """``parser.add_argument("-c", "--clip-norm", type=float, default=0.0, help="off (0) by default")``"""
-    return re.compile(
-        rb"\badd_(?:argument|option)\(\s*(?:[\"'][^\"']*[\"']\s*,\s*)?[\"']--?"
-        + _dashed(name)
-        + rb"[\"'](?P<rest>[^()]*(?:\([^()]*\)[^()]*)*)"
-    )
-
-
-@lru_cache(maxsize=64)
-def _setting(name: bytes) -> re.Pattern[bytes]:
-    """``cfg.train.clip_norm = -1.0``, ``clip_norm: 0.5``, ``"clip_norm": None``, ``--clip-norm 5``"""
-    return re.compile(
-        rb"(?:--|\b)" + _dashed(name) + rb"[\"']?(?:\s*:\s*(?:float|int)\s*=\s*|\s*[:=]\s*|[ \t]+)(?P<value>[^\s,)#]+)"
-    )
-
-
-def _dashed(name: bytes) -> bytes:
-    return re.escape(name).replace(b"_", b"[-_]")
-
-
-def _default_of(options: bytes) -> bytes:
-    """The default that an option's arguments name; the one that it has where they name none."""
-    default = _DEFAULT.search(options)
-    return default[1] if default else b"True" if b"store_false" in options else b"None"
-
-
-@lru_cache(maxsize=64)
 def _imports(stem: bytes) -> re.Pattern[bytes]:
     """``from a.stem import``, ``import a.stem``, ``from a import b, stem``, and the like in a string."""
     word = rb"\b" + re.escape(stem) + rb"\b"
@@ -420,6 +301,6 @@ def _takes_all(stem: bytes) -> re.Pattern[bytes]:
 def named_at(text: str, name: str) -> Iterator[int]:
     """The offsets at which a text names what it, or another one, defines."""
     raw = text.encode("ascii", "replace")  # a byte for each character
-    for match in _word(name.encode("ascii", "replace")).finditer(raw):
+    for match in word_of(name.encode("ascii", "replace")).finditer(raw):
         if not _in_comment(raw, match):
             yield match.start()

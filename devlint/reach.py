@@ -1,0 +1,98 @@
+"""Which files of a project are run, by themselves or since what is run imports them, as far as its text tells.
+
+A file that nothing imports, and that does nothing once it is read, names things for nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cached_property
+
+from devlint.mentions import CODE, IMPORT, Mentions, below, dotted_path, found_in, says, word_of
+
+#: What more files than these import, directly or in turn, is taken to be run: each takes a search of all files.
+_MOST_IMPORTERS = 50
+#: What makes a distribution of a project.
+_SETUPS = ("setup.py", "setup.cfg", "pyproject.toml")
+#: What a file imports, also in a notebook's line, and the dotted names in its strings.
+_IMPORTED = re.compile(rb"\b(?:from|import)\b[^\n(]*(?:\([^)]*\))?(?:\\\n[^\n]*)*|[\"'](?:\w+\.)+\w+")
+_WORDS = re.compile(rb"\w+")
+
+
+class Reached:
+    """What is reached of the files of a project. Whatever lies in its root may be run, and so may tests be."""
+
+    def __init__(self, mentions: Mentions) -> None:
+        self._mentions = mentions
+        self._reached: dict[str, bool] = {}
+        self._imports: dict[str, frozenset[bytes]] = {}
+
+    def by(self, module: str, name: str, asked: frozenset[str] = frozenset()) -> str:
+        """The first file that imports a name from a module, and is run or imported by what is; nothing if none."""
+        for path in self._mentions.files:
+            if self._mentions.says(path, f"imports {module} {name}"):
+                package = dotted_path(below(os.path.dirname(self._mentions.root), path))
+                if os.path.basename(path) == "__init__.py" and self._hands_on(path, name):
+                    # from .masks import Causal   for those who ask the package for it
+                    if self._is_distributed:
+                        return path
+                    if package not in asked and self.by(package, name, asked | {module}):
+                        return path
+                elif self._is_reached(path):
+                    return path
+        return ""
+
+    def _hands_on(self, path: str, name: str) -> bool:
+        """Whether a file imports a name and makes nothing of it."""
+        rest = IMPORT.sub(b"", self._mentions.content(path))
+        return all(
+            rest[match.start() - 1 : match.start()] in (b"'", b'"') for match in word_of(name.encode()).finditer(rest)
+        )
+
+    def _is_reached(self, path: str) -> bool:
+        """Whether a file is run by itself, or imported by one that is reached."""
+        if path not in self._reached:
+            self._reached[path] = self._runs(path) or self._is_brought(path)
+        return self._reached[path]
+
+    def _is_brought(self, path: str) -> bool:
+        """Whether what imports a file, or imports what does, is run."""
+        around = [path]
+        for each in around:
+            module = dotted_path(below(os.path.dirname(self._mentions.root), each))
+            for other in self._mentions.files:
+                if other not in around and self._brings(other, module):
+                    if self._runs(other) or len(around) > _MOST_IMPORTERS:
+                        return True
+                    around.append(other)
+        self._reached.update(dict.fromkeys(around, False))
+        return False
+
+    def _runs(self, path: str) -> bool:
+        """Whether a file is known to be reached, by itself or by whoever installs its package."""
+        at_root = os.path.dirname(path) == self._mentions.root
+        opens = self._is_distributed and os.path.basename(path) == "__init__.py"
+        return self._reached.get(path, False) or at_root or opens or self._mentions.says(path, "runs")
+
+    def _brings(self, path: str, module: str) -> bool:
+        """Whether a file imports a module, or names it to somebody who does, by its name or by its folder's."""
+        raw = self._mentions.content(path)
+        *_, folder, stem = ("", *module.split("."))
+        if not path.endswith(CODE):
+            return stem.encode() in raw and found_in(word_of(stem.encode()), raw)
+        if stem.encode() in self._imported(path) and says(raw, path, f"imports {module}"):
+            return True
+        return (b"import_module" in raw or b"__import__(" in raw) and found_in(word_of((folder or stem).encode()), raw)
+
+    def _imported(self, path: str) -> frozenset[bytes]:
+        """All words in what a file imports, or may name to somebody who does: few files are searched for more."""
+        if path not in self._imports:
+            found = b" ".join(_IMPORTED.findall(self._mentions.content(path)))
+            self._imports[path] = frozenset(_WORDS.findall(found))
+        return self._imports[path]
+
+    @cached_property
+    def _is_distributed(self) -> bool:
+        """Whether others may install the project: they may ask its packages for whatever these hand on."""
+        return any(os.path.exists(os.path.join(self._mentions.root, name)) for name in _SETUPS)
