@@ -114,7 +114,7 @@ class UncalledFunction(Rule):
             name = str(value.ref) if value.kind == NAME else ""
             if not name and isinstance(self.enclosing(node, cst.Decorator, cst.BaseStatement), cst.Decorator):
                 name = self.flow.scope.qualified(node)  # the flow does not follow what decorates a class
-            if name.startswith("torch.") and name.count(".") >= _FUNCTIONS[word]:
+            if _OF_TORCH.match(name) and name.count(".") >= _FUNCTIONS[word]:
                 return self._judge(node, name)
         elif word in _METHODS and not isinstance(self.parent(node), cst.Call) and self._is_method(node, word):
             return self._judge(node, word)
@@ -490,6 +490,11 @@ _CONTEXTS = frozenset(
 )
 _NEEDS_ARGUMENTS = frozenset({"torch.set_grad_enabled", "torch.autocast", "torch.amp.autocast"})
 #: Functions of torch by their last word, and how many dots their names have at least.
+#: Parts of torch, and those that packages for other devices put there: what else stands there is somebody's own.
+_OF_TORCH = re.compile(
+    r"torch\.(\w+$|(accelerator|amp|autograd|backends|compiler|cpu|cuda|distributed|hpu|jit|mlu|mps|mtia|musa|npu|onnx|"
+    r"profiler|xpu)\.)"
+)
 _FUNCTIONS = {
     **dict.fromkeys(("is_available", "is_built", "is_initialized", "device_count", "is_bf16_supported"), 2),
     **dict.fromkeys(("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_deterministic"), 1),

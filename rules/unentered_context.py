@@ -18,16 +18,10 @@ _CONTEXTS = {
     "torch.amp.autocast": "no type is chosen",
     "torch.cuda.amp.autocast": "no type is chosen",
     "torch.cpu.amp.autocast": "no type is chosen",
-    "torch.cuda.device": "the current device stays what it was",
     "torch.cuda.device_of": "the current device stays what it was",
-    "torch.cuda.stream": "the current stream stays what it was",
+    "torch.cuda.stream": "the current stream stays what it was (`torch.cuda.set_stream` sets it for good)",
     "torch.nn.attention.sdpa_kernel": "no kernel is chosen",
     "torch.backends.cuda.sdp_kernel": "no kernel is chosen",
-}
-#: What does at once, and for good, what was meant.
-_INSTEAD = {
-    "torch.cuda.device": "`torch.cuda.set_device` sets it for good",
-    "torch.cuda.stream": "`torch.cuda.set_stream` sets it for good",
 }
 
 
@@ -35,13 +29,13 @@ class UnenteredContext(Rule):
     """A context manager of torch is made and never entered, and so does nothing.
 
     ## What it does
-    Reports `torch.no_grad()`, `torch.inference_mode()`, `torch.autocast(...)`, `torch.cuda.device(i)`,
-    `torch.cuda.stream(s)` and the like as statements of their own.
+    Reports `torch.no_grad()`, `torch.inference_mode()`, `torch.autocast(...)`, `torch.cuda.stream(s)` and the like as
+    statements of their own. (`torch.cuda.device(i)` is `invalid-device-argument`.)
 
     ## Why is this bad
     They work between entering and leaving a `with` block. Called alone, `torch.no_grad()` leaves autograd recording,
     and what it keeps fills the memory of the device; `torch.autocast("cuda")` leaves the model in full precision; and
-    after `torch.cuda.device(1)` everything still goes to the device it went to before. No error says so.
+    after `torch.cuda.stream(s)` everything is still queued where it was before. No error says so.
 
     ## Example
     ```python
@@ -77,7 +71,7 @@ class UnenteredContext(Rule):
     ## References
     - [torch.no_grad](https://pytorch.org/docs/stable/generated/torch.no_grad.html)
     - [torch.autocast](https://pytorch.org/docs/stable/amp.html#torch.autocast)
-    - [torch.cuda.device](https://pytorch.org/docs/stable/generated/torch.cuda.device.html)
+    - [torch.cuda.stream](https://pytorch.org/docs/stable/generated/torch.cuda.stream.html)
     """
 
     group = "nursery"
@@ -89,5 +83,4 @@ class UnenteredContext(Rule):
                 continue
             name = self.flow.name_of(call)
             if name in _CONTEXTS and not is_expected(self, call):
-                instead = f" ({_INSTEAD[name]})" if name in _INSTEAD else ""
-                self.report(call, f"`{self.code(call.func)}` is not entered: {_CONTEXTS[name]}{instead}")
+                self.report(call, f"`{self.code(call.func)}` is not entered: {_CONTEXTS[name]}")
