@@ -19,6 +19,8 @@ from devlint.rules._switches import flags_of, is_limit_off, tests_above
 _CLIPS = frozenset(f"torch.nn.utils.{name}" for name in "clip_grad_norm_ clip_grad_value_ clip_grad_norm".split())
 #: Names of what unscales, or makes up for the scale: `scaler.unscale_`, `scaler.get_scale()`, `inv_scale`.
 _MAKES_UP = re.compile(r"unscale|get_scale|inv_?scale|loss_?scale\b")
+#: What a test is about that asks for a limit.
+_LIMIT = re.compile(r"clip|norm|limit|bound|largest|max", re.I)
 #: What a test is about that may decide whether gradients are scaled.
 _MIXED = re.compile(r"amp|fp16|half|precision|scale|mixed|autocast", re.I)
 
@@ -237,7 +239,8 @@ class ClippedWhileScaled(Rule):
         """Whether clipping alone waits for a limit that somebody has to give."""
         same = {self.code(flag) for flag, _ in self._flags(clipping.backward)}
         flags = [flag for flag, holds in self._flags(clipping.call) if holds and self.code(flag) not in same]
-        return any(is_limit_off(self, flag) for flag in flags)
+        # if self.schedule: clip_grad_norm_(...)   says nothing of a limit
+        return any(_LIMIT.search(self.code(flag)) is not None and is_limit_off(self, flag) for flag in flags)
 
     def _fix(self, row: list[Clipping]) -> Fix | None:
         """Unscale once, above the first that clips for a step, which follows in the same block or in one around it."""
