@@ -134,7 +134,7 @@ class ClippedWhileScaled(Rule):
             return None  # loss_d.backward(); clip(d.parameters()); ...   which of the two is clipped?
         steps = [c for c in self._calls(root, "step") if _holder(c) == scaler and len(c.args) == 1]
         step = next((c for c in steps if self.source.comes_before(clip, c) and not self._exclude(clip, c)), None)
-        if step is None or not self._is_scaler(scaler, clip) or self._is_chosen_apart(clip, backward):
+        if step is None or not self._is_scaler(scaler) or self._is_chosen_apart(clip, backward):
             return None
         return Clipping(clip, backward, step, scaler)
 
@@ -196,7 +196,7 @@ class ClippedWhileScaled(Rule):
             return _holder(made)
         return ""
 
-    def _is_scaler(self, path: str, at: cst.CSTNode) -> bool:
+    def _is_scaler(self, path: str) -> bool:
         """Whether a path may be a `GradScaler` that is on: what the file binds to it says so, or its name."""
         made = [
             node.value
