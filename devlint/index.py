@@ -20,7 +20,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from devlint.ledger import Basis, Fact, Ledger, Seen
-from devlint.mentions import ALL_FILES, ANYBODY, QUESTIONS, TOO_MANY, Mentions, below, dotted_path, folder_below, says
+from devlint.mentions import (
+    ALL_FILES,
+    ANYBODY,
+    QUESTIONS,
+    SETUP_FILES,
+    TOO_MANY,
+    Mentions,
+    below,
+    dotted_path,
+    folder_below,
+    says,
+)
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.reach import Reached
 from devlint.state import digest, is_settled, state
@@ -33,10 +44,8 @@ if TYPE_CHECKING:
 _OF_MOVES = ("to", "cuda", "cpu", "device", "__call__")
 #: Definitions that ask for each other beyond this depth stay unknown.
 _DEEPEST = 20
-#: Files that say what a project is called.
-_SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 #: Files that say where a project's root is.
-_ROOT_FILES = (".git", *_SETUP_FILES)
+_ROOT_FILES = (".git", *SETUP_FILES)
 #: Files that say in a project's root whose work it is.
 _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "License.txt", "LICENCE", "COPYING")
 #: What lies in a folder beside modules and packages and is asked for, by its whole name.
@@ -507,7 +516,7 @@ class View:
         root = self._repository() or self._root  # game/apex/setup.py in game/.git
         if not root or name.replace("_", "") in re.sub(r"\W|_", "", os.path.basename(root).lower()):
             return True  # without a root nobody knows
-        return any(self._ask(os.path.join(root, each), f"called {name}") for each in _SETUP_FILES)
+        return any(self._ask(os.path.join(root, each), f"called {name}") for each in SETUP_FILES)
 
     def is_of_inner_distribution(self) -> bool:
         """Whether the file is of a distribution that lies, as a whole, in a package: somebody's work, as they have it.

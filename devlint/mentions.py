@@ -43,6 +43,8 @@ _OF_HOST = re.compile(
 #: What compiles a model for a processor of its own: tensors that are made on the host are constants of that.
 _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
 
+#: What makes a distribution of a project.
+SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 #: Where a file does something, once it is read: ``if __name__ == "__main__":``, ``main()``, ``for x in loader:``,
 #: ``net = Net(4)``, but for ``log = getLogger(__name__)``.
 _RUNS = re.compile(
@@ -105,6 +107,10 @@ class Mentions:
             called = os.sep + folder.partition(" ")[0]
             files = [path for path in files if path.endswith(called) and not is_test_file(below(self.root, path))]
         return next((path for path in files if self.says(path, question)), "")
+
+    def module(self, path: str) -> str:
+        """A file, or the package it opens, as an import from the folder above the project names it."""
+        return dotted_path(below(os.path.dirname(self.root), path))
 
     def says(self, path: str, question: str) -> bool:
         return says(self.content(path), path, question)

@@ -9,12 +9,10 @@ import os
 import re
 from functools import cached_property
 
-from devlint.mentions import CODE, IMPORT, Mentions, below, dotted_path, found_in, says, word_of
+from devlint.mentions import CODE, IMPORT, SETUP_FILES, Mentions, found_in, says, word_of
 
 #: What more files than these import, directly or in turn, is taken to be run: each takes a search of all files.
 _MOST_IMPORTERS = 50
-#: What makes a distribution of a project.
-_SETUPS = ("setup.py", "setup.cfg", "pyproject.toml")
 #: What a file imports, also in a notebook's line, and the dotted names in its strings.
 _IMPORTED = re.compile(rb"\b(?:from|import)\b[^\n(]*(?:\([^)]*\))?(?:\\\n[^\n]*)*|[\"'](?:\w+\.)+\w+")
 _WORDS = re.compile(rb"\w+")
@@ -32,7 +30,7 @@ class Reached:
         """The first file that imports a name from a module, and is run or imported by what is; nothing if none."""
         for path in self._mentions.files:
             if self._mentions.says(path, f"imports {module} {name}"):
-                package = dotted_path(below(os.path.dirname(self._mentions.root), path))
+                package = self._mentions.module(path)
                 if os.path.basename(path) == "__init__.py" and self._hands_on(path, name):
                     # from .masks import Causal   for those who ask the package for it
                     if self._is_distributed:
@@ -60,7 +58,7 @@ class Reached:
         """Whether what imports a file, or imports what does, is run."""
         around = [path]
         for each in around:
-            module = dotted_path(below(os.path.dirname(self._mentions.root), each))
+            module = self._mentions.module(each)
             for other in self._mentions.files:
                 if other not in around and self._brings(other, module):
                     if self._runs(other) or len(around) > _MOST_IMPORTERS:
@@ -95,4 +93,4 @@ class Reached:
     @cached_property
     def _is_distributed(self) -> bool:
         """Whether others may install the project: they may ask its packages for whatever these hand on."""
-        return any(os.path.exists(os.path.join(self._mentions.root, name)) for name in _SETUPS)
+        return any(os.path.exists(os.path.join(self._mentions.root, name)) for name in SETUP_FILES)

@@ -180,6 +180,13 @@ def bound_paths(node: cst.CSTNode) -> set[str]:
     return found
 
 
+def method_calls(root: cst.CSTNode, name: str) -> Iterator[cst.Call]:
+    """The calls of a method, of whatever it is: ``loss.backward()``."""
+    for node in tree.walk(root):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name:
+            yield node
+
+
 def loop_around(flow: Flow, node: cst.CSTNode) -> Loop | None:
     """The innermost loop around a node, within the same function."""
     loop = flow.loop(node)

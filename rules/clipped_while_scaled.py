@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -13,7 +12,8 @@ from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._switches import flags_of, is_limit_off, tests_above
+from devlint.rules._switches import flags_of, is_limit_off, sets, tests_above
+from devlint.rules._training import method_calls
 
 #: What clips the gradients of parameters in place.
 _CLIPS = frozenset(f"torch.nn.utils.{name}" for name in "clip_grad_norm_ clip_grad_value_ clip_grad_norm".split())
@@ -121,7 +121,7 @@ class ClippedWhileScaled(Rule):
         root = function.node if function is not None else self.source.module
         if self._makes_up(root, function, clip):
             return None
-        before = [c for c in self._calls(root, "backward") if self.source.comes_before(c, clip)]
+        before = [c for c in method_calls(root, "backward") if self.source.comes_before(c, clip)]
         if not before and function is not None and function.cls is not None:
             before = self._backwards_beside(function, function.cls)
         before = [c for c in before if not self._exclude(c, clip)]
@@ -132,7 +132,7 @@ class ClippedWhileScaled(Rule):
         scaler = self._scaler(backward)
         if any(c is not backward and not self._scaler(c) and not self._exclude(c, backward) for c in before):
             return None  # loss_d.backward(); clip(d.parameters()); ...   which of the two is clipped?
-        steps = [c for c in self._calls(root, "step") if _holder(c) == scaler and len(c.args) == 1]
+        steps = [c for c in method_calls(root, "step") if _holder(c) == scaler and len(c.args) == 1]
         step = next((c for c in steps if self.source.comes_before(clip, c) and not self._exclude(clip, c)), None)
         if step is None or not self._is_scaler(scaler) or self._is_chosen_apart(clip, backward):
             return None
@@ -144,7 +144,7 @@ class ClippedWhileScaled(Rule):
         if _MAKES_UP.search(self.code(cls.node)):
             return []
         others = [method for method in cls.methods.values() if method is not function]
-        return [call for method in others for call in self._calls(method.node, "backward")]
+        return [call for method in others for call in method_calls(method.node, "backward")]
 
     def _told(self, clipping: Clipping, row: list[Clipping]) -> Told:
         name = called_name(clipping.call)
@@ -176,11 +176,6 @@ class ClippedWhileScaled(Rule):
             if other is not function
         )
 
-    def _calls(self, root: cst.CSTNode, name: str) -> Iterator[cst.Call]:
-        for node in tree.walk(root):
-            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == name:
-                yield node
-
     def _scaler(self, backward: cst.Call) -> str:
         """The scaler of `scaler.scale(loss).backward()`, and of `scaled = scaler.scale(loss); scaled.backward()`."""
         made: cst.BaseExpression = cst.ensure_type(backward.func, cst.Attribute).value
@@ -188,8 +183,7 @@ class ClippedWhileScaled(Rule):
             origin = [
                 node.value
                 for node in self.source.nodes_of(cst.Assign)
-                if self.flow.function(node) is self.flow.function(backward)
-                and any(dotted(target.target) == made.value for target in node.targets)
+                if self.flow.function(node) is self.flow.function(backward) and sets(node, made.value)
             ]
             made = origin[0] if len(origin) == 1 else made
         if isinstance(made, cst.Call) and called_name(made) == "scale" and len(made.args) == 1:
@@ -198,11 +192,7 @@ class ClippedWhileScaled(Rule):
 
     def _is_scaler(self, path: str) -> bool:
         """Whether a path may be a `GradScaler` that is on: what the file binds to it says so, or its name."""
-        made = [
-            node.value
-            for node in self.source.nodes_of(cst.Assign)
-            if any(dotted(target.target) == path for target in node.targets)
-        ]
+        made = [node.value for node in self.source.nodes_of(cst.Assign) if sets(node, path)]
         calls = [value for value in made if isinstance(value, cst.Call)]
         if any(self._is_off(call) for call in calls):
             return False

@@ -9,6 +9,7 @@ from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, last_word
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._copied import is_copied
 from devlint.rules._environment import settings_of
 from devlint.rules._switches import tests_above
@@ -121,15 +122,12 @@ class DebuggingLeftOn(Rule):
                 on = isinstance(above, cst.WithItem)
             else:
                 on = isinstance(above, cst.Expr | cst.WithItem) and self._is_true(call)
-            found.append((call, on and not self._only_traces(call)))
+            # check_nan=False: it notes where things were called, and reads no gradient
+            found.append((call, on and argument(call, None, "check_nan") is None))
         return found
 
     def _is_true(self, call: cst.Call) -> bool:
         return bool(call.args) and self.code(call.args[0].value) == "True"
-
-    def _only_traces(self, call: cst.Call) -> bool:
-        """``check_nan=False``: it notes where things were called, and reads no gradient."""
-        return any(arg.keyword is not None and arg.keyword.value == "check_nan" for arg in call.args)
 
     def _stays_on_host(self) -> bool:
         """Whether the file chooses the host and names no other device."""
@@ -144,12 +142,8 @@ class DebuggingLeftOn(Rule):
     def _catches(self) -> bool:
         """Whether the file catches what a gradient that is no number raises."""
         # try: loss.backward()   except RuntimeError: return best
-        return any(
-            isinstance(part, cst.Name) and part.value == "backward"
-            for attempt in self.source.nodes_of(cst.Try)
-            if attempt.handlers
-            for part in tree.walk(attempt.body)
-        )
+        attempts = self.source.nodes_of(cst.Try)
+        return any(attempt.handlers and tree.named(attempt.body, "backward") for attempt in attempts)
 
     def _goes_backward(self, call: cst.Call) -> bool:
         """Whether what a block holds may go backward: without that, only where things were called is noted."""

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
@@ -14,7 +13,7 @@ from devlint.flow.value import OPTIMIZER
 from devlint.rule import Rule
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._switches import tests_above
-from devlint.rules._training import Loop, loop_around, runs_few_times
+from devlint.rules._training import Loop, loop_around, method_calls, runs_few_times
 
 #: Names of what clears gradients, or takes care of them in a way of its own.
 _CLEARS = re.compile(r"(zero|clear|reset|none).*grad|^grad(s)?$|set_to_none|hook", re.I)
@@ -107,7 +106,7 @@ class MissingZeroGrad(Rule):
         return dotted(holder) if self.flow.value(holder).kind == OPTIMIZER else ""
 
     def _check_step(self, step: cst.Call, optimizer: str, loop: Loop) -> list[Told]:
-        backward = next((c for c in self._backwards(loop.body) if self._before(c, step)), None)
+        backward = next((c for c in method_calls(loop.body, "backward") if self._before(c, step)), None)
         if backward is None or runs_few_times(loop) or leaves(loop.body.body[-1]):
             return []  # for x in data: loss.backward(); optimizer.step(); break
         known = self.flow.loop(step)
@@ -235,15 +234,6 @@ class MissingZeroGrad(Rule):
         given = [n.value for n in tree.walk(loop.body) if isinstance(n, cst.Arg) and isinstance(n.value, cst.Name)]
         origins = {self.flow.value(n).origin for n in given if known is None or not known.binds(n.value)}
         return bool(origins) and all(self.flow.name_of(innermost_call(origin)) in _CONSTANT for origin in origins)
-
-    def _backwards(self, root: cst.CSTNode) -> Iterator[cst.Call]:
-        for node in tree.walk(root):
-            if (
-                isinstance(node, cst.Call)
-                and isinstance(node.func, cst.Attribute)
-                and node.func.attr.value == "backward"
-            ):
-                yield node
 
     def _before(self, backward: cst.Call, step: cst.Call) -> bool:
         """Whether both run in the same iteration of the innermost loop around the step."""
