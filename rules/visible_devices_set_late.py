@@ -4,10 +4,10 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.names import dotted
-from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._environment import settings_of
 from devlint.rules._moves import short
+from devlint.rules._set_late import is_for_others, surely_before
 
 
 class VisibleDevicesSetLate(Rule):
@@ -73,8 +73,8 @@ class VisibleDevicesSetLate(Rule):
         uses = None
         for node, name, _ in settings_of(self, _VARIABLES):
             uses = self._uses() if uses is None else uses
-            first = next((use for use in uses if self._surely_before(use, node)), None)
-            if first is None or self._for_others(node) or self._is_chosen_already(first, node):
+            first = next((use for use in uses if surely_before(self, use, node)), None)
+            if first is None or is_for_others(self, node) or self._is_chosen_already(first, node):
                 continue
             if isinstance(self.enclosing(first, cst.Parameters, cst.FunctionDef), cst.Parameters):
                 # def profile(model, device="cuda" if torch.cuda.is_available() else "cpu"):
@@ -96,59 +96,6 @@ class VisibleDevicesSetLate(Rule):
         found: list[cst.CSTNode] = [call for call, name in names.items() if name in _USES]
         found += [move.node for move in self.flow.facts.moves.values() if move.target.name.startswith("cuda")]
         return sorted(found, key=lambda node: self.source.offsets(node)[0])
-
-    def _surely_before(self, use: cst.CSTNode, node: cst.CSTNode) -> bool:
-        """Whether ``use`` has run whenever ``node`` runs."""
-        home, place = self._runs_in(use), self.flow.function(node)
-        if home is not None and home is not place:
-            return False
-        if home is None and place is not None:
-            # def choose(gpu): os.environ[...] = gpu   is called above the use:  choose("0"); torch.cuda.is_available()
-            return self._always_runs(use, None) and not self._called_before(place.name, use)
-        return self.source.offsets(use)[1] <= self.source.offsets(node)[0] and self._always_runs(use, node)
-
-    def _runs_in(self, node: cst.CSTNode) -> Function | None:
-        """The function that a node runs in: a default, ``device=pick()``, runs where the function is defined."""
-        parameters = self.enclosing(node, cst.Parameters, cst.FunctionDef)
-        function = self.flow.function(node)
-        return function.outer if function is not None and isinstance(parameters, cst.Parameters) else function
-
-    def _always_runs(self, use: cst.CSTNode, node: cst.CSTNode | None) -> bool:
-        """Whether no branch that does not hold ``node``, too, decides on ``use``."""
-        around: set[cst.CSTNode] = set()
-        above = node
-        while above is not None:
-            around.add(above)
-            above = self.parent(above)
-        child, parent = use, self.parent(use)
-        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.Lambda | cst.Parameters):
-            # if torch.cuda.is_available(): os.environ[...] = gpu   asks first
-            decides = isinstance(parent, cst.If | cst.While | cst.IfExp) and child is not parent.test
-            if decides and isinstance(parent, cst.If) and "__name__" in self.code(parent.test):
-                decides = False  # if __name__ == "__main__":  what it calls runs in there
-            decides = decides or isinstance(parent, cst.For | cst.Try | cst.ExceptHandler | cst.MatchCase)
-            decides = decides or (isinstance(parent, cst.BooleanOperation) and child is parent.right)
-            if decides and child not in around:
-                return False
-            child, parent = parent, self.parent(parent)
-        return not isinstance(parent, cst.Lambda)
-
-    def _called_before(self, name: str, use: cst.CSTNode) -> bool:
-        start = self.source.offsets(use)[0]
-        return any(
-            dotted(call.func).rpartition(".")[2] == name
-            for call in self.source.nodes_of(cst.Call)
-            if self.flow.function(call) is None and self.source.offsets(call)[0] < start
-        )
-
-    def _for_others(self, node: cst.CSTNode) -> bool:
-        """Whether the variable is for a process that is started, or is put back to what it was."""
-        if isinstance(self.enclosing(node, cst.Finally, cst.FunctionDef), cst.Finally):
-            return True
-        function = self.flow.function(node)
-        calls = [call for call in self.source.nodes_of(cst.Call) if self.flow.function(call) is function]
-        called = {self.flow.scope.qualified(call.func) for call in calls}
-        return any(word in name for name in called for word in _STARTERS)
 
     def _is_default(self, node: cst.CSTNode) -> bool:
         """``if not os.environ.get("CUDA_VISIBLE_DEVICES"): os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"``"""
@@ -187,4 +134,3 @@ _USES = frozenset(
         "synchronize mem_get_info current_stream"
     ).split()
 )
-_STARTERS = ("subprocess", "Popen", "spawn", "os.system", "Process", "launch", "start_processes", "ray.")

@@ -473,6 +473,7 @@ def test_every_rule_has_advice():
         "move-of-immovable",
         "move-override-skipped",
         "move-taken-for-copy",
+        "mps-fallback-set-late",
         "uncalled-function",
         "unentered-context",
         "unguarded-accelerator-call",
