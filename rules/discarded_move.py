@@ -15,11 +15,13 @@ from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
-from devlint.rules._moves import destination
+from devlint.rules._measuring import is_named_for_measuring, measures_time
+from devlint.rules._moves import destination, short
 from devlint.rules._places import origin_note
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 from devlint.rules._tensor_use import OF_TENSORS, is_used_as_tensor
+from devlint.rules._unread import Unread, unread_moves
 
 
 class DiscardedMove(Rule):
@@ -28,7 +30,8 @@ class DiscardedMove(Rule):
     ## What it does
     Reports a statement `x.to(device)`, `x.cuda()` or `x.cpu()` where `x` is a tensor, or is used as one afterwards
     (`x - mean`, `x[:, 0]`, `F.relu(x)`), an entry of what a tokenizer gave, or an object of a class of the file whose
-    own `to` returns a new object.
+    own `to` returns a new object; and `x = x.to(device)` in a loop that takes `x` from a container, if nothing reads
+    `x` afterwards: the container holds what it held.
 
     ## Why is this bad
     `Module.to` moves in place, but `Tensor.to` returns the moved tensor and leaves its receiver where it was. The
@@ -69,11 +72,11 @@ class DiscardedMove(Rule):
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
 
     Held back as tentative: what may be there already, since nobody knows where it is (what a function is handed, or
-    makes of that: of thirteen such moves in public code five did harm), unless it meets what is there or is returned,
-    or the move stands in an object's own `to` or below `if x.device != device`; what follows its module anyway;
-    lengths, which the host reads; what becomes an attribute whose name is a variable; attributes that meet tensors on
-    the host; what nothing reads again before it is moved properly; code that is copied from others; and tests that are
-    skipped on every machine.
+    makes of that: of thirteen such moves in public code five did harm), unless it meets what is there or is
+    returned, or the move stands in an object's own `to` or below `if x.device != device`; what follows its module
+    anyway; lengths, which the host reads; elements of containers of which nothing shows that they are tensors; what
+    becomes an attribute whose name is a variable; attributes that meet tensors on the host; what nothing reads
+    again before it is moved properly; code that is copied from others; and tests that are skipped on every machine.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -82,6 +85,39 @@ class DiscardedMove(Rule):
 
     group = "correctness"
     fixable = "sometimes"
+
+    def check(self) -> None:
+        for unread in unread_moves(self):
+            loop = unread.loop
+            if loop is None or not unread.is_element or self._is_probe(unread.assign, unread.move.target.is_host):
+                continue
+            around = self.flow.loop(unread.assign)
+            if around is None or around.loader or relation(unread.move.value.place, unread.move.target) == SAME:
+                continue  # for x, y in loader: y = y.to(device)   the batch is gone afterwards: unused-move
+            shown = self._is_shown_to_be_tensor(unread)
+            may_move_in_place = (
+                _MODULES.search(f"{unread.name.value} {self.code(loop.iter)}") or unread.name.value == "data"
+            )
+            if shown or not may_move_in_place:
+                self._report_element(unread, loop, shown)
+
+    def _is_shown_to_be_tensor(self, unread: Unread) -> bool:
+        """``for v in rows.values(): if torch.is_tensor(v): v = v.to(device)``, ``for p in net.parameters(): ...``"""
+        value = unread.move.value
+        if value.is_tensor or value.ref == "parameter":
+            return True
+        asked = re.compile(rf"is_tensor\(\s*{unread.name.value}\b|isinstance\(\s*{unread.name.value}\s*,[^)]*Tensor\b")
+        return any(holds and asked.search(self.code(test)) for test, _, holds in tests_above(self, unread.assign))
+
+    def _report_element(self, unread: Unread, loop: cst.For, shown: bool) -> None:
+        name, held = unread.name.value, short(self.code(loop.iter))
+        self.report(
+            unread.move.node,
+            f"`{name}` is moved to {destination(self, unread.move)}, but the moved copy only takes the place of the "
+            "loop's variable, and is discarded with it",
+            notes=[self.note(loop.iter, f"`{held}` holds what it held before")],
+            tentative=not shown or is_copied(self, unread.assign),
+        )
 
     def visit_Expr(self, node: cst.Expr) -> None:
         call = node.value
@@ -276,7 +312,7 @@ class DiscardedMove(Rule):
                 return True  # with pytest.raises(RuntimeError): x.cuda()
             child, parent = parent, self.parent(parent)
         function = self.flow.function(node)
-        return function is not None and (_measures_time(function) or (to_host and _waits(function)))
+        return function is not None and (measures_time(function) or (to_host and _waits(function)))
 
     def _was_never_made(self, value: Value) -> bool:
         """``flags = torch.zeros(labels.size)`` of a tensor raises, and nothing behind it runs."""
@@ -372,20 +408,19 @@ class DiscardedMove(Rule):
         return True
 
 
-def _measures_time(function: Function) -> bool:
-    return bool(function.attribute_words & _CLOCKS or function.calls & _CLOCKS)
-
-
 def _waits(function: Function) -> bool:
     """Whether a function waits on purpose, or measures, by its name: ``def bench(f, x): f(x).cpu()``."""
     waits = "synchronize" in function.attribute_words | function.calls
-    return waits or _MEASURES.search(function.name) is not None
+    return waits or is_named_for_measuring(function)
 
 
+#: What a loop goes through that may be modules or other objects, which move in place.
+_MODULES = re.compile(
+    r"model|module|layer|net|block|encod|decod|head|critic|actor|polic|pipe|optim|metric|criteri|loss|graph|te\b",
+    re.IGNORECASE,
+)
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 
 #: What leaves a test out, whatever the machine.
 _SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})
-_CLOCKS = frozenset({"perf_counter", "perf_counter_ns", "monotonic", "time", "elapsed_time", "timeit", "Timer"})
-_MEASURES = re.compile(r"(^|_)(bench|benchmark|profile|time[dr]?|timing|sync|warm_?up)(_|$)")

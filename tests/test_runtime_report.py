@@ -479,6 +479,7 @@ def test_every_rule_has_advice():
         "unguarded-accelerator-call",
         "unknown-device-function",
         "unread-device-option",
+        "unused-move",
         "visible-devices-set-late",
         "zero-device-count",
     }

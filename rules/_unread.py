@@ -1,0 +1,171 @@
+"""Moves whose result is bound to a name that nothing reads: the copy is made for nothing, or in the wrong place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.facts import Move
+from devlint.flow.names import dotted, names_bound
+from devlint.flow.scope import Function
+from devlint.rule import Rule
+
+
+class Unread(NamedTuple):
+    """``name = x.to(device)``, read by nothing; ``loop``: the one around it that binds the name anew each turn;
+    ``is_element``: what is moved is still what the loop has taken from what it goes through."""
+
+    assign: cst.Assign
+    name: cst.Name
+    move: Move
+    loop: cst.For | None
+    is_element: bool
+
+
+def unread_moves(rule: Rule) -> Iterator[Unread]:
+    """Where a function binds a moved copy to a name of its own, and never reads that afterwards."""
+    for assign in rule.source.nodes_of(cst.Assign):
+        if len(assign.targets) != 1:
+            continue
+        for target, value in _pairs(assign.targets[0].target, assign.value):
+            move, function = rule.flow.move(value), rule.flow.function(assign)
+            if move is None or function is None or not isinstance(target, cst.Name) or target.value.startswith("_"):
+                continue
+            loop = _binding_loop(rule, assign, target.value)
+            if not _is_read(rule, function, assign, target, loop):
+                yield Unread(assign, target, move, loop, loop is not None and _is_element(rule, target, move, loop))
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """``x, y = x.to(device), y.to(device)``: each with its own."""
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
+        for one, other in zip(target.elements, value.elements, strict=True):
+            yield one.value, other.value
+    else:
+        yield target, value
+
+
+def _binding_loop(rule: Rule, node: cst.CSTNode, name: str) -> cst.For | None:
+    above = rule.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef):
+        if isinstance(above, cst.For) and name in names_bound(above.target):
+            return above
+        above = rule.parent(above)
+    return None
+
+
+def _is_element(rule: Rule, target: cst.Name, move: Move, loop: cst.For) -> bool:
+    """Whether nothing binds the name before the move: ``for x in rows: x = x.abs(); total += x; x = x.cpu()``."""
+    if not isinstance(move.receiver, cst.Name) or move.receiver.value != target.value:
+        return False
+    return not any(
+        isinstance(node, cst.Name)
+        and node.value == target.value
+        and node is not target
+        and isinstance(rule.parent(node), cst.AssignTarget | cst.AugAssign)
+        for node in tree.walk(loop.body)
+    )
+
+
+def _is_read(rule: Rule, function: Function, assign: cst.Assign, target: cst.Name, loop: cst.For | None) -> bool:
+    name = target.value
+    if name in function.globals | function.shared or function.calls & _READ_ALL:
+        return True
+    if any(name in names for names in _declared(function)):
+        return True
+    again = _outermost(rule, assign, loop)
+    for node in tree.walk(function.node.body):
+        if not isinstance(node, cst.Name) or node.value != name or not _loads(rule, node):
+            continue
+        if _is_another(rule, node, assign):
+            continue
+        inner = rule.flow.function(node)
+        if inner is not function and inner is not None:
+            if name in inner.assigned | inner.param_names:
+                continue  # def later(): for x in rows: ...   has one of its own
+            return True
+        if isinstance(rule.enclosing(node, cst.Lambda), cst.Lambda):
+            return True  # later = lambda: x
+        is_moved = _is_inside(rule, node, assign)
+        if not is_moved and rule.source.comes_before(assign, node):
+            return True
+        # while True: show(x); x = x.to(device)   the next turn reads it
+        if (
+            again is not None
+            and _is_inside(rule, node, again)
+            and not (loop is not None and _is_inside(rule, node, loop))
+        ):
+            return True
+    return False
+
+
+def _is_another(rule: Rule, node: cst.Name, assign: cst.Assign) -> bool:
+    """Whether another loop or a comprehension binds the name for this read: ``for x in columns: show(x)``."""
+    above = rule.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef):
+        if isinstance(above, cst.For) and not _is_inside(rule, node, above.iter):
+            if node.value in names_bound(above.target) and not _is_inside(rule, assign, above):
+                return True
+        elif isinstance(above, cst.BaseComp) and node.value in _targets(above.for_in):
+            return True
+        above = rule.parent(above)
+    return False
+
+
+def _targets(comp: cst.CompFor | None) -> set[str]:
+    found: set[str] = set()
+    while comp is not None:
+        found |= names_bound(comp.target)
+        comp = comp.inner_for_in
+    return found
+
+
+def _outermost(rule: Rule, node: cst.CSTNode, loop: cst.For | None) -> cst.CSTNode | None:
+    """The outermost loop around a node: what stands above the node in that is run again after it."""
+    found = None
+    above = rule.parent(node)
+    while above is not None and not isinstance(above, cst.FunctionDef):
+        if isinstance(above, cst.For | cst.While) and above is not loop:
+            found = above
+        above = rule.parent(above)
+    return found
+
+
+def _is_inside(rule: Rule, node: cst.CSTNode, around: cst.CSTNode) -> bool:
+    above: cst.CSTNode | None = node
+    while above is not None:
+        if above is around:
+            return True
+        above = rule.parent(above)
+    return False
+
+
+def _loads(rule: Rule, node: cst.Name) -> bool:
+    """Whether a name is read where it stands: no target, keyword, attribute or parameter."""
+    parent = rule.parent(node)
+    if isinstance(parent, cst.Attribute):
+        return node is parent.value
+    if isinstance(parent, cst.Arg):
+        return node is parent.value
+    if isinstance(parent, cst.Element):
+        above = rule.parent(rule.parent(parent))
+        return not isinstance(above, cst.AssignTarget | cst.For | cst.CompFor)
+    if isinstance(parent, cst.For | cst.CompFor):
+        return node is not parent.target
+    return not isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Param | cst.Del)
+
+
+def _declared(function: Function) -> Iterator[set[str]]:
+    """The names that a function shares with others: ``nonlocal x``."""
+    for node in tree.walk(function.node.body):
+        if isinstance(node, cst.Nonlocal | cst.Global):
+            yield {dotted(item.name) for item in node.names}
+
+
+#: What reads each name of a function.
+_READ_ALL = frozenset({"locals", "vars", "eval", "exec"})

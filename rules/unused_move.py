@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint.finding import Fix
+from devlint.flow.names import names_bound
+from devlint.flow.place import DIFFERENT, relation
+from devlint.rule import Rule
+from devlint.rules._copied import is_copied
+from devlint.rules._errors import is_expected
+from devlint.rules._measuring import is_named_for_measuring
+from devlint.rules._moves import destination
+from devlint.rules._unread import Unread, unread_moves
+
+
+class UnusedMove(Rule):
+    """A tensor is copied to a device, and nothing reads the copy.
+
+    ## What it does
+    Reports a move whose result a function binds to a name that it never reads: `y = y.to(device)` of a batch whose
+    labels nothing asks for.
+
+    ## Why is this bad
+    The copy is made all the same, in each turn of the loop: it takes time on the bus, memory on the device and, from
+    pageable memory, the host waits for it.
+
+    ## Example
+    ```python
+    import torch
+    from torch.utils.data import DataLoader
+
+
+    def embed(model: torch.nn.Module, loader: DataLoader, device: torch.device):
+        found = []
+        for x, y in loader:
+            x = x.to(device)
+            y = y.to(device)
+            found.append(model(x).cpu())
+        return torch.cat(found)
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch.utils.data import DataLoader
+
+
+    def embed(model: torch.nn.Module, loader: DataLoader, device: torch.device):
+        found = []
+        for x, y in loader:
+            x = x.to(device)
+            found.append(model(x).cpu())
+        return torch.cat(found)
+    ```
+
+    ## Fix safety
+    The fix takes the line out, which changes nothing but the time and the memory: safe. None is offered where the line
+    is all that its block holds, or holds more than the move.
+
+    ## Limits
+    Silent for what may be a module, which moves in place; where another function may read the name; for names that
+    begin with `_`; in tests; where a loop goes through a container and moves its elements, which `discarded-move`
+    speaks of; and where the move is made to see whether it raises, or to measure it.
+
+    Tentative, and kept back unless that is selected: what may be there already, since nobody knows where it is, and
+    code that is copied from others.
+
+    ## References
+    - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
+    """
+
+    group = "nursery"
+    fixable = "sometimes"
+
+    def check(self) -> None:
+        if self.in_tests:
+            return
+        for unread in unread_moves(self):
+            if self._is_of_tensor(unread) and not self._is_wanted(unread):
+                self.report(
+                    unread.move.node,
+                    f"`{unread.name.value}` is copied to {destination(self, unread.move)}, and nothing reads the copy",
+                    fix=self._fix(unread),
+                    tentative=not self._is_elsewhere(unread) or is_copied(self, unread.assign),
+                )
+
+    def _is_of_tensor(self, unread: Unread) -> bool:
+        """Whether what is moved is surely a tensor: modules, graphs and other objects move in place."""
+        if unread.is_element and not self._is_part_of_batch(unread):
+            return False  # for x in rows: x = x.to(device)   means to move what is in `rows`: discarded-move
+        return unread.move.value.is_tensor or self._is_part_of_batch(unread)
+
+    def _is_part_of_batch(self, unread: Unread) -> bool:
+        """``for x, y in loader:``, where ``y`` is moved."""
+        loop, moved = unread.loop, unread.move.receiver
+        if loop is None or not isinstance(moved, cst.Name) or moved.value not in names_bound(loop.target):
+            return False
+        known = self.flow.loop(unread.assign)
+        return known is not None and known.loader and isinstance(loop.target, cst.Tuple | cst.List)
+
+    def _is_elsewhere(self, unread: Unread) -> bool:
+        value, target = unread.move.value, unread.move.target
+        return relation(value.place, target) == DIFFERENT or self._is_part_of_batch(unread)
+
+    def _is_wanted(self, unread: Unread) -> bool:
+        """Whether the copy is made for its effect: ``try: x = x.to(name)``, to see whether there is such a device."""
+        function = self.flow.function(unread.assign)
+        measures = function is not None and is_named_for_measuring(function)
+        return measures or is_expected(self, unread.assign)
+
+    def _fix(self, unread: Unread) -> Fix | None:
+        line = self.enclosing(unread.assign, cst.SimpleStatementLine)
+        if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+            return None
+        block = self.parent(line)
+        if unread.assign.value is not unread.move.node or not isinstance(block, cst.IndentedBlock):
+            return None
+        return self.fix("drop the move", self.delete_statement(line), safe=True) if len(block.body) > 1 else None
