@@ -210,9 +210,9 @@ class LoadWithoutMapLocation(Rule):
     def _kept(self, call: cst.Call, function: Function | None) -> bool:
         """``self.queue = torch.load(self.path)["queue"]``, which other methods have moved, and saved there."""
         move = None if has_location(call) or not call.args else moved_and_saved(self, call, function)
-        if move is None:
+        if move is None or self._is_excused(call, function):
             return False
-        name = assigned(self, call)[0]
+        name = ", ".join(assigned(self, call))
         self.report(
             call,
             f"`{name}` is loaded to the devices that it was saved from: `map_location` is missing",
@@ -301,11 +301,13 @@ class LoadWithoutMapLocation(Rule):
             return None
         to_hand_on = taken is not None and taken.name.value == "map_location"
         what = loaded_as(self, call, to_hand_on=to_hand_on)
-        if what is None or is_of_same_run(self, call) or has_another_way(self, call):
-            return None
-        if is_known_file(self, call) or is_of_host(self, call, function) or needs_cuda(self, call, function):
-            return None
-        return what
+        return what if what is not None and not self._is_excused(call, function) else None
+
+    def _is_excused(self, call: cst.Call, function: Function | None) -> bool:
+        """Whether it is right as it is, whatever is loaded."""
+        if is_of_same_run(self, call) or has_another_way(self, call) or is_known_file(self, call):
+            return True
+        return is_of_host(self, call, function) or needs_cuda(self, call, function)
 
     def _why(self, call: cst.Call, taken: cst.Param | None) -> Note | None:
         """What shows that it matters where to: a `map_location` always, a device where it may be the host."""
