@@ -42,6 +42,12 @@ def loaded_as(rule: Rule, call: cst.Call, *, to_hand_on: bool) -> str | None:
     return used_as(rule, call, function) or _named(rule, call, function, to_hand_on) or _parted(rule, call, function)
 
 
+def is_known_by_parts(rule: Rule, call: cst.Call) -> bool:
+    """Whether nothing but the parts that are taken of it shows what is loaded to be a checkpoint."""
+    function = rule.flow.function(call)
+    return used_as(rule, call, function) is None and _named(rule, call, function, to_hand_on=False) is None
+
+
 def assigned(rule: Rule, call: cst.Call) -> list[str]:
     """Names and attributes that the loaded value, or a part of it, is bound to."""
     node: cst.CSTNode = call

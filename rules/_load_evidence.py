@@ -56,7 +56,7 @@ def why_it_matters(rule: Rule, call: cst.Call) -> Note | None:
     if is_for_cuda_alone(rule, call):
         return _loaded_by_each(rule, call)  # which of the devices still matters
     return (
-        told_elsewhere(rule, call, function)
+        _told_elsewhere(rule, call, function)
         or _chosen(rule, call, function)
         or _brought_to_host(rule, call, function)
         or _loaded_by_each(rule, call)
@@ -207,7 +207,7 @@ def _choices(rule: Rule) -> Iterator[cst.CSTNode]:
 # others say where to ----------------------------------------------------------------------------
 
 
-def told_elsewhere(rule: Rule, call: cst.Call, function: Function | None) -> Note | None:
+def _told_elsewhere(rule: Rule, call: cst.Call, function: Function | None) -> Note | None:
     """Another load of the same kind that says where to, or that reads to the host by itself."""
     near: list[Note] = []
     far: list[Note] = []

@@ -10,7 +10,7 @@ from devlint.finding import Note, Span
 from devlint.flow.hypothesis import names_device
 from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._checkpoints import assigned, has_location, loaded_as, used_as
+from devlint.rules._checkpoints import assigned, has_location, is_known_by_parts, loaded_as, used_as
 from devlint.rules._downloads import has_address, is_of_torch
 from devlint.rules._files import is_known_file
 from devlint.rules._half_told import half_told
@@ -18,7 +18,6 @@ from devlint.rules._load_evidence import (
     device_parameter,
     is_for_cuda_alone,
     said_beside,
-    told_elsewhere,
     why_it_matters,
 )
 from devlint.rules._moves import short
@@ -75,7 +74,7 @@ class LoadWithoutMapLocation(Rule):
 
     Reports, too, `map_location=device` where `device` is a parameter that is `None` by default;
     `load_state_dict_from_url(url)` without `map_location` of which `["model"]` or `["state_dict"]` is taken (what
-    training saved as a whole), or beside another load that says where to; and `load_checkpoint(model, file)` of mmcv,
+    training saved as a whole), or of what another load reads to a place; and `load_checkpoint(model, file)` of mmcv,
     which saves the state of the optimizer from where it is, where something shows that it matters.
 
     ## Why is this bad
@@ -122,9 +121,10 @@ class LoadWithoutMapLocation(Rule):
     alone loads, samples below `if __name__ == "__main__":`. What one function loads is one finding, and so are loads in
     statements of a script right below each other.
 
-    Tentative, for who wrote the file cannot be seen, nor what else is there: other weights that are downloaded from an
-    address in the file (whoever published them may have saved them from the host, as torchvision did: with one of its
-    addresses in the file the rule is silent), or in a file where another load says where to; `load_checkpoint` of
+    Tentative, for who wrote the file cannot be seen, nor what else is there: what nothing but its parts shows to be a
+    checkpoint, where no note says why it matters; other weights that are downloaded from an address in the file
+    (whoever published them may have saved them from the host, as torchvision did: with one of its addresses in the
+    file the rule is silent), or in a file where another load says where to; `load_checkpoint` of
     mmengine, which saves from the host itself; a place that tells only the host from the rest
     (`"cpu" if device == "cpu" else None`, or else `"cuda:0"`); and what a class moves to a device, saves, and loads
     again under the same name. The last has no fix: the tensor would have to be moved after it.
@@ -173,7 +173,8 @@ class LoadWithoutMapLocation(Rule):
             before = call
             found.setdefault(key, []).append(_Load(call, what, self._location(call, function, taken), why))
         for together in found.values():
-            self._report(together)
+            shown = any(each.why is not None or not is_known_by_parts(self, each.call) for each in together)
+            self._report(together, tentative=not shown)
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
         self._published([call for call in downloads if not self._downloaded(call)])
         for name, on_host in _HELPERS.items():
@@ -259,21 +260,29 @@ class LoadWithoutMapLocation(Rule):
         """``net.load_state_dict(load_state_dict_from_url(url))``: who published it knows where it was saved from."""
         if is_of_torch(self):
             return  # what torchvision publishes was saved from the host, and it loads that without a location itself
-        others = [self.note(other, "this one says where to") for other in loads(self) if has_location(other)]
+        others = [other for other in loads(self) if has_location(other)]
         open_ones: list[_Load] = []
         for call in calls:
             function = self.flow.function(call)
             what = used_as(self, call, function)  # checkpoint = load_url(url); return checkpoint  may be of torch
             if what is None or is_for_cuda_alone(self, call) or needs_cuda(self, call, function):
                 continue
-            told = told_elsewhere(self, call, function)
-            location = said_beside(self, call) or '"cpu"'
-            if told is not None:
-                self._report([_Load(call, what, location, told)])
+            # load_url(file) if file.startswith("http") else torch.load(file, map_location="cpu"); another file of
+            # another kind says nothing of what was published
+            same = [other for other in others if self._reads_the_same(call, other)]
+            why = next((self.note(other, "this one says where to") for other in same or others), None)
+            load = _Load(call, what, said_beside(self, call) or '"cpu"', why)
+            if same:
+                self._report([load])
             elif others or has_address(self):
-                open_ones.append(_Load(call, what, location, next(iter(others), None)))
+                open_ones.append(load)
         if open_ones:
             self._report(open_ones, tentative=True)
+
+    def _reads_the_same(self, call: cst.Call, other: cst.Call) -> bool:
+        """Whether two loads of a function read what goes by one name."""
+        together = self.flow.function(call) is self.flow.function(other) is not None
+        return together and bool(call.args) and self.code(call.args[0].value) == self.code(other.args[0].value)
 
     def _helped(self, call: cst.Call, on_host: bool) -> None:
         """``load_checkpoint(net, path); net.to(device)``: loads what it is given as `torch.load` does."""
