@@ -21,6 +21,9 @@ _OF_MODELS = frozenset({"eval", "train", "parameters", "state_dict", "named_para
 _CHECKPOINT = re.compile(r"checkpoint|ckpt|snapshot|state_?dict|weights|pretrained|resume", re.IGNORECASE)
 #: Entries of a checkpoint that are no tensors.
 SETTINGS = re.compile(r"(^|[_.])(cfg|config|args|hparams|hyper_parameters|epoch|step|version|vocab)$")
+#: Parts of a checkpoint, surely, and where there are several of them.
+_STATE = re.compile(r"(^|_)state_?dict$")
+_PARTS = frozenset("model net generator discriminator encoder decoder optimizer optim scaler scheduler ema".split())
 _DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
 #: What files that hold weights are called.
 _WEIGHTS = re.compile(
@@ -36,7 +39,13 @@ def loaded_as(rule: Rule, call: cst.Call, *, to_hand_on: bool) -> str | None:
     ``to_hand_on``: the function takes `map_location` for it, whatever it is called.
     """
     function = rule.flow.function(call)
-    return _used(rule, call, function) or _named(rule, call, function, to_hand_on)
+    return used_as(rule, call, function) or _named(rule, call, function, to_hand_on) or _parted(rule, call, function)
+
+
+def is_known_by_parts(rule: Rule, call: cst.Call) -> bool:
+    """Whether nothing but the parts that are taken of it shows what is loaded to be a checkpoint."""
+    function = rule.flow.function(call)
+    return used_as(rule, call, function) is None and _named(rule, call, function, to_hand_on=False) is None
 
 
 def assigned(rule: Rule, call: cst.Call) -> list[str]:
@@ -58,14 +67,14 @@ def assigned(rule: Rule, call: cst.Call) -> list[str]:
     return []
 
 
-def has_location(call: cst.Call) -> bool:
+def has_location(call: cst.Call, position: int = 1) -> bool:
     """``torch.load(f, device)``, ``map_location=``, or ``*args`` and ``**kwargs`` that may hold it."""
-    return (len(call.args) > 1 and call.args[1].keyword is None) or any(
+    return (len(call.args) > position and call.args[position].keyword is None) or any(
         arg.star or (arg.keyword is not None and arg.keyword.value == "map_location") for arg in call.args
     )
 
 
-def _used(rule: Rule, call: cst.Call, function: Function | None) -> str | None:
+def used_as(rule: Rule, call: cst.Call, function: Function | None) -> str | None:
     """What is loaded by what is done with it, as the start of the message."""
     uses = (_consumer(rule, call), *(_use_of(rule, name, call, function) for name in assigned(rule, call)))
     return next((used for used in uses if used is not None), None)
@@ -85,6 +94,22 @@ def _named(rule: Rule, call: cst.Call, function: Function | None, to_hand_on: bo
         if _CHECKPOINT.search(word):
             return f"checkpoint `{short(word)}`"
     return f"`{short(file)}`" if to_hand_on else None
+
+
+def _parted(rule: Rule, call: cst.Call, function: Function | None) -> str | None:
+    """What is loaded by the parts that are taken of it: ``m = torch.load(f); m["model"], m["generator"]``."""
+    names = [name for name in assigned(rule, call) if name.isidentifier()]
+    keys = set()
+    for part in rule.source.nodes_of(cst.Subscript):
+        of_name = isinstance(part.value, cst.Name) and part.value.value in names
+        if part.value is call or (of_name and rule.flow.function(part) is function):
+            index = part.slice[0].slice
+            if isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString):
+                keys.add(str(index.value.evaluated_value))
+    # results["model"] may be what the model is called; several parts of training are not
+    if any(_STATE.search(key) for key in keys) or len(keys & _PARTS) > 1:
+        return f"checkpoint `{short(names[0])}`" if names else "the checkpoint"
+    return None
 
 
 def _consumer(rule: Rule, node: cst.CSTNode) -> str | None:

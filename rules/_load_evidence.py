@@ -16,7 +16,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned
 from devlint.rules._files import made
-from devlint.rules._saved_places import is_asked_for, moved, receivers
+from devlint.rules._saved_places import is_asked_for, is_forgotten_for_host, moved, receivers
 from devlint.rules._switches import is_switched_off
 from devlint.rules._training import is_inside
 
@@ -219,6 +219,33 @@ def _told_elsewhere(rule: Rule, call: cst.Call, function: Function | None) -> No
             note = rule.note(other, "this one says where to" if says_where else "this one loads to the host")
             (near if is_near else far).append(note)
     return next(iter((*near, *far)), None)
+
+
+def said_beside(rule: Rule, call: cst.Call) -> str | None:
+    """The name of where all other loads above in the function load to: ``map_location=place``."""
+    function = rule.flow.function(call)
+    if function is None or is_forgotten_for_host(rule, call):
+        return None  # torch.load(f, map_location=device) if use_cuda else torch.load(f)
+    said = {
+        rule.code(arg.value)
+        for other in rule.source.nodes_of(cst.Call)
+        if rule.flow.function(other) is function and rule.source.offsets(other)[0] < rule.source.offsets(call)[0]
+        for arg in other.args
+        if _is_location(arg)
+    }
+    name = said.pop() if len(said) == 1 else ""
+    return name if function.param(name) is not None or _is_bound_above(rule, name, call, function) else None
+
+
+def _is_bound_above(rule: Rule, name: str, call: cst.Call, function: Function) -> bool:
+    """Whether a name is bound on every way to a call; not ``if first: place = "cpu"; ...`` and then ``if second:``."""
+    for assign in rule.source.nodes_of(cst.Assign):
+        if rule.flow.function(assign) is function and any(dotted(to.target) == name for to in assign.targets):
+            block = rule.enclosing(assign, cst.IndentedBlock)
+            above = rule.source.offsets(assign)[0] < rule.source.offsets(call)[0]
+            if block is not None and above and is_inside(rule.flow, call, block):
+                return name.isidentifier()
+    return False
 
 
 def _is_alike(rule: Rule, call: cst.Call, other: cst.Call) -> bool:

@@ -10,7 +10,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted, target_names
-from devlint.flow.scope import Function
+from devlint.flow.scope import Class, Function
 from devlint.flow.value import DICT, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._checkpoints import SETTINGS, assigned, has_location
@@ -38,6 +38,40 @@ def is_of_host(rule: Rule, call: cst.Call, function: Function | None) -> bool:
     # torch.save(vectors, f)  is not what  net.load_state_dict(torch.load(f))  reads
     kinds = (TENSOR, THING) if _is_one_tensor(rule, call, function) else (THING,)
     return bool(saved) and all(_state_of_host(rule, node, kinds) for node in saved)
+
+
+def moved_and_saved(rule: Rule, call: cst.Call, function: Function | None) -> Move | None:
+    """Where a class moves to a device what it saves, and loads again, under one name: ``self.queue`` of
+    ``self.queue = torch.load(self.path)["queue"]``.
+
+    ``self.data = torch.load(self.path)`` of a data set that nobody moves is on the host.
+    """
+    cls = function.cls if function is not None else None
+    file = rule.code(call.args[0].value)
+    if cls is None or not file.startswith("self."):
+        return None
+    for name in assigned(rule, call):
+        moves = [move for move in rule.flow.facts.moves.values() if _root(rule, move.receiver) == name]
+        # self.queue = torch.load(self.path); self.queue = self.queue.cuda()
+        if not name.startswith("self.") or any(rule.flow.function(move.node) is function for move in moves):
+            continue
+        there = [move for move in moves if not move.target.is_host and _is_in(rule, move.node, cls)]
+        saves = (save for save in rule.flow.calls("torch.save") if len(save.args) > 1 and _is_in(rule, save, cls))
+        if there and any(file == rule.code(save.args[1].value) and _holds(rule, save, name) for save in saves):
+            return there[0]
+    return None
+
+
+def _is_in(rule: Rule, node: cst.CSTNode, cls: Class) -> bool:
+    function = rule.flow.function(node)
+    return function is not None and function.cls is cls
+
+
+def _holds(rule: Rule, save: cst.Call, name: str) -> bool:
+    """``torch.save({"queue": self.queue}, f)``, ``torch.save(self.queue, f)``"""
+    saved = made(rule, save.args[0].value)
+    values = [element.value for element in saved.elements] if isinstance(saved, cst.Dict) else [saved]
+    return any(rule.code(value) == name for value in values)
 
 
 def _is_one_tensor(rule: Rule, call: cst.Call, function: Function | None) -> bool:

@@ -10,21 +10,39 @@ from devlint.finding import Note, Span
 from devlint.flow.hypothesis import names_device
 from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._checkpoints import assigned, has_location, loaded_as
+from devlint.rules._checkpoints import assigned, has_location, is_known_by_parts, loaded_as, used_as
+from devlint.rules._downloads import has_address, is_of_torch
 from devlint.rules._files import is_known_file
-from devlint.rules._load_evidence import device_parameter, is_for_cuda_alone, why_it_matters
+from devlint.rules._half_told import half_told
+from devlint.rules._load_evidence import (
+    device_parameter,
+    is_for_cuda_alone,
+    said_beside,
+    why_it_matters,
+)
+from devlint.rules._moves import short
 from devlint.rules._same_run import is_of_same_run
 from devlint.rules._saved_places import (
     has_another_way,
+    is_asked_for,
     is_forgotten_for_host,
     is_of_host,
     loads,
     moved,
+    moved_and_saved,
     needs_cuda,
     receivers,
 )
 
 _DOWNLOADS = ("torch.hub.load_state_dict_from_url", "torch.utils.model_zoo.load_url")
+#: Load into the model that they are given; whether what the package itself saves is all on the host. mmcv copies the
+#: weights there, and not what is in the optimizer, which `torch.load` reads, too.
+_HELPERS = {
+    "mmcv.runner.load_checkpoint": False,
+    "mmcv.runner.checkpoint.load_checkpoint": False,
+    "mmengine.runner.load_checkpoint": True,
+    "mmengine.runner.checkpoint.load_checkpoint": True,
+}
 #: Parts of a checkpoint that holds more than the weights.
 _OF_TRAINING = frozenset(
     {"model", "model_state_dict", "model_state", "state_dict", "net", "ema_state_dict", "model_ema"}
@@ -46,16 +64,18 @@ class LoadWithoutMapLocation(Rule):
 
     ## What it does
     Reports `torch.load(file)` without `map_location` where what is loaded is a checkpoint (its content goes into
-    `load_state_dict`, it is used as a model, or the file is called a checkpoint, weights or a snapshot). The first note
+    `load_state_dict`, it is used as a model, its `["state_dict"]` is taken, or several parts such as `["model"]` and
+    `["optimizer"]`, or the file is called a checkpoint, weights or a snapshot). The first note
     says what shows that it matters, where something does: the function takes a `map_location` or a device and does not
     hand it on; only the branch for CUDA says where to; the device is chosen, by an option or by whether there is one;
     another load of the same kind (of the same file, into the same object, in the other branch, right beside it) says
     where to or loads to the host; what is loaded is moved to the host though the file saves models from wherever they
     are; or each process of a distributed run loads it.
 
-    Reports, too, `map_location=device` where `device` is a parameter that is `None` by default, and
-    `load_state_dict_from_url(url)` without `map_location` of which `["model"]` or `["state_dict"]` is taken: what
-    training saved as a whole.
+    Reports, too, `map_location=device` where `device` is a parameter that is `None` by default;
+    `load_state_dict_from_url(url)` without `map_location` of which `["model"]` or `["state_dict"]` is taken (what
+    training saved as a whole), or of what another load reads to a place; and `load_checkpoint(model, file)` of mmcv,
+    which saves the state of the optimizer from where it is, where something shows that it matters.
 
     ## Why is this bad
     A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU
@@ -88,10 +108,10 @@ class LoadWithoutMapLocation(Rule):
     ```
 
     ## Fix safety
-    The fix adds the function's own `map_location` or `device` argument where it takes one, else `map_location="cpu"`,
-    also where the function moves the model to its `device` only afterwards. It is unsafe: code that relied on tensors
-    being on the saved device has to move them. `load_state_dict` copies values to where the parameters are, so nothing
-    else changes for it.
+    The fix adds the function's own `map_location` argument where it takes one, else the name that all other loads above
+    it use, else its `device`, else `map_location="cpu"`, also where the function moves the model to its `device` only
+    afterwards. It is unsafe: code that relied on tensors being on the saved device has to move them. `load_state_dict`
+    copies values to where the parameters are, so nothing else changes for it.
 
     ## Limits
     In the nursery: in three samples of repositories that nobody had tuned for, 28 of 47 findings were worth a change,
@@ -100,6 +120,14 @@ class LoadWithoutMapLocation(Rule):
     still: libraries and converters that load what they are given, code that thinks of CUDA alone, what the main process
     alone loads, samples below `if __name__ == "__main__":`. What one function loads is one finding, and so are loads in
     statements of a script right below each other.
+
+    Tentative, for who wrote the file cannot be seen, nor what else is there: what nothing but its parts shows to be a
+    checkpoint, where no note says why it matters; other weights that are downloaded from an address in the file
+    (whoever published them may have saved them from the host, as torchvision did: with one of its addresses in the
+    file the rule is silent), or in a file where another load says where to; `load_checkpoint` of
+    mmengine, which saves from the host itself; a place that tells only the host from the rest
+    (`"cpu" if device == "cpu" else None`, or else `"cuda:0"`); and what a class moves to a device, saves, and loads
+    again under the same name. The last has no fix: the tensor would have to be moved after it.
 
     Silent for data sets, scores, settings and other files that nothing shows to be checkpoints (that the folder is
     called so is not enough where the file has another name), in tests, for what the same run saved or trained just
@@ -116,7 +144,7 @@ class LoadWithoutMapLocation(Rule):
     """
 
     group = "nursery"
-    fixable = "always"
+    fixable = "sometimes"
 
     def check(self) -> None:
         if self.in_tests:
@@ -132,6 +160,8 @@ class LoadWithoutMapLocation(Rule):
             is_plain = function is not None and not function.name.startswith("__")  # __init__ keeps it for later
             taken = device_parameter(function) if is_plain else None
             what = self._fault(call, function, taken)
+            if what is None and self._kept(call, function):
+                continue
             if what is None:
                 self._left_open(call, function)
                 continue
@@ -143,14 +173,19 @@ class LoadWithoutMapLocation(Rule):
             before = call
             found.setdefault(key, []).append(_Load(call, what, self._location(call, function, taken), why))
         for together in found.values():
-            self._report(together)
-        for name in _DOWNLOADS:
-            for call in dict.fromkeys(self.flow.calls(name)):
-                self._downloaded(call)
+            shown = any(each.why is not None or not is_known_by_parts(self, each.call) for each in together)
+            self._report(together, tentative=not shown)
+        downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
+        self._published([call for call in downloads if not self._downloaded(call)])
+        for name, on_host in _HELPERS.items():
+            for call in self.flow.calls(name):
+                self._helped(call, on_host)
 
     def _left_open(self, call: cst.Call, function: Function | None) -> None:
         """``def restore(path, device=None): ... torch.load(path, map_location=device)``: ``None`` says nothing."""
         given = next((arg.value for arg in call.args if arg.keyword and arg.keyword.value == "map_location"), None)
+        if given is not None and (what := loaded_as(self, call, to_hand_on=False)) is not None:
+            self._half_told(call, what, given)
         if function is None or not isinstance(given, cst.Name) or not names_device(given.value):
             return
         param = function.param(given.value)
@@ -173,11 +208,37 @@ class LoadWithoutMapLocation(Rule):
         tests = (each if isinstance(each, cst.BooleanOperation) else each.test for each in nodes)
         return "".join(f"{self.code(test)}:" for test in tests)
 
-    def _downloaded(self, call: cst.Call) -> None:
-        """``load_state_dict_from_url(url)["model"]``: what training saved as a whole is on the device it trained on."""
-        placed = len(call.args) > 2 and call.args[2].keyword is None
-        if placed or any(arg.star or (arg.keyword and arg.keyword.value == "map_location") for arg in call.args):
+    def _kept(self, call: cst.Call, function: Function | None) -> bool:
+        """``self.queue = torch.load(self.path)["queue"]``, which other methods have moved, and saved there."""
+        move = None if has_location(call) or not call.args else moved_and_saved(self, call, function)
+        if move is None or self._is_excused(call, function):
+            return False
+        name = ", ".join(assigned(self, call))
+        self.report(
+            call,
+            f"`{name}` is loaded to the devices that it was saved from: `map_location` is missing",
+            notes=[self.note(move.node, f"`{name}` is moved here, and saved from there")],
+            tentative=True,  # the same run, or one with the same devices, may be all that reads it
+        )
+        return True
+
+    def _half_told(self, call: cst.Call, what: str, given: cst.BaseExpression) -> None:
+        """``torch.load(f, map_location="cpu" if device == "cpu" else None)``: nobody asks which of the devices."""
+        told = half_told(self, given)
+        if told is None:
             return
+        device = self.code(told.device)
+        there = "the devices that it was saved from" if told.place is None else f"`{told.place}`"
+        self.report(
+            call,
+            f"{what} is loaded to {there} wherever `{device}` is, unless it is the host",
+            notes=[self.note(told.test, f"which of the others `{device}` is goes unasked")],
+            fix=self.fix("load to the host", self.replace(given, '"cpu"'), safe=False),
+            tentative=True,  # there may be one device and no other
+        )
+
+    def _downloaded(self, call: cst.Call) -> bool:
+        """``load_state_dict_from_url(url)["model"]``: what training saved as a whole is on the device it trained on."""
         names, function = assigned(self, call), self.flow.function(call)
         for part in self.source.nodes_of(cst.Subscript):
             index = part.slice[0].slice
@@ -192,18 +253,70 @@ class LoadWithoutMapLocation(Rule):
                     notes=[self.note(part, "one part of a checkpoint, so it was saved from where the training ran")],
                     fix=self.fix('add `map_location="cpu"`', edit, safe=False) if edit is not None else None,
                 )
-                return
+                return True
+        return False
+
+    def _published(self, calls: list[cst.Call]) -> None:
+        """``net.load_state_dict(load_state_dict_from_url(url))``: who published it knows where it was saved from."""
+        if is_of_torch(self):
+            return  # what torchvision publishes was saved from the host, and it loads that without a location itself
+        others = [other for other in loads(self) if has_location(other)]
+        open_ones: list[_Load] = []
+        for call in calls:
+            function = self.flow.function(call)
+            what = used_as(self, call, function)  # checkpoint = load_url(url); return checkpoint  may be of torch
+            if what is None or is_for_cuda_alone(self, call) or needs_cuda(self, call, function):
+                continue
+            # load_url(file) if file.startswith("http") else torch.load(file, map_location="cpu"); another file of
+            # another kind says nothing of what was published
+            same = [other for other in others if self._reads_the_same(call, other)]
+            why = next((self.note(other, "this one says where to") for other in same or others), None)
+            load = _Load(call, what, said_beside(self, call) or '"cpu"', why)
+            if same:
+                self._report([load])
+            elif others or has_address(self):
+                open_ones.append(load)
+        if open_ones:
+            self._report(open_ones, tentative=True)
+
+    def _reads_the_same(self, call: cst.Call, other: cst.Call) -> bool:
+        """Whether two loads of a function read what goes by one name."""
+        together = self.flow.function(call) is self.flow.function(other) is not None
+        return together and bool(call.args) and self.code(call.args[0].value) == self.code(other.args[0].value)
+
+    def _helped(self, call: cst.Call, on_host: bool) -> None:
+        """``load_checkpoint(net, path); net.to(device)``: loads what it is given as `torch.load` does."""
+        if len(call.args) < 2 or call.args[0].keyword is not None:
+            return
+        model, file = (self.code(arg.value) for arg in call.args[:2])
+        what = f"the checkpoint for `{short(model)}`"
+        if has_location(call, 2):
+            given = next((arg.value for arg in call.args if arg.keyword and arg.keyword.value == "map_location"), None)
+            if given is not None:
+                self._half_told(call, what, given)
+            return
+        # load_checkpoint(self, pretrained), load_checkpoint(net, "open-mmlab://vgg16"): published, and from the host
+        if "pretrained" in file or "://" in file:
+            return
+        why = why_it_matters(self, call)
+        moves = moved(self, {model}, self.flow.function(call))
+        # load_checkpoint(net, path); net.cuda()
+        if why is not None and not any(move.target.kind == "fixed" and not is_asked_for(self, move) for move in moves):
+            self._report([_Load(call, what, said_beside(self, call) or '"cpu"', why)], tentative=on_host)
 
     def _fault(self, call: cst.Call, function: Function | None, taken: cst.Param | None) -> str | None:
         """What is loaded, where it is a checkpoint and nothing makes it right as it is."""
         if not call.args or has_location(call):
             return None
-        what = loaded_as(self, call, to_hand_on=taken is not None and taken.name.value == "map_location")
-        if what is None or is_of_same_run(self, call) or has_another_way(self, call):
-            return None
-        if is_known_file(self, call) or is_of_host(self, call, function) or needs_cuda(self, call, function):
-            return None
-        return what
+        to_hand_on = taken is not None and taken.name.value == "map_location"
+        what = loaded_as(self, call, to_hand_on=to_hand_on)
+        return what if what is not None and not self._is_excused(call, function) else None
+
+    def _is_excused(self, call: cst.Call, function: Function | None) -> bool:
+        """Whether it is right as it is, whatever is loaded."""
+        if is_of_same_run(self, call) or has_another_way(self, call) or is_known_file(self, call):
+            return True
+        return is_of_host(self, call, function) or needs_cuda(self, call, function)
 
     def _why(self, call: cst.Call, taken: cst.Param | None) -> Note | None:
         """What shows that it matters where to: a `map_location` always, a device where it may be the host."""
@@ -215,6 +328,10 @@ class LoadWithoutMapLocation(Rule):
 
     def _location(self, call: cst.Call, function: Function | None, taken: cst.Param | None) -> str:
         """What the fix gives: what the function takes for it, but the host where the model still is there."""
+        if taken is None or taken.name.value != "map_location":
+            beside = said_beside(self, call)  # as the other loads of the function have it
+            if beside is not None:
+                return beside
         if taken is None:
             return '"cpu"'
         models = receivers(self, call, function).difference(assigned(self, call))
@@ -223,13 +340,14 @@ class LoadWithoutMapLocation(Rule):
         later = bool(moves) and min(moves) > self.source.offsets(call)[0]
         return '"cpu"' if later and taken.name.value != "map_location" else taken.name.value
 
-    def _report(self, together: list[_Load]) -> None:
+    def _report(self, together: list[_Load], *, tentative: bool = False) -> None:
         """Report what one function loads as one finding: whoever mends the first mends them all."""
         first, *others = together
         why = next((each.why for each in together if each.why is not None), None)
         edits = [self.add_argument(each.call, f"map_location={each.location}") for each in together]
         fix = self.fix(f"add `map_location={first.location}`", *(e for e in edits if e is not None), safe=False)
-        dropped = first.location == "map_location"
+        function = self.flow.function(first.call)
+        dropped = first.location == "map_location" and function is not None and function.param("map_location")
         self.report(
             first.call,
             f"{first.what} is loaded to the devices that it was saved from: `map_location` "
@@ -239,6 +357,7 @@ class LoadWithoutMapLocation(Rule):
                 *(self.note(each.call, "here, too") for each in others),
             ],
             fix=fix if None not in edits else None,
+            tentative=tentative,
         )
 
     def _learned_elsewhere(self, node: cst.CSTNode, span: Span, notes: tuple[Note, ...]) -> tuple[Note, ...]:
