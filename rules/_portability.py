@@ -289,8 +289,8 @@ class Surroundings:
         function = self.function(call)
         if function is None:
             return self._of_spread(call)
-        found = self.followed(call) or self._of_number(function) or self._of_spread(call)
-        return found or self._of_flag(function) or self._of_callers(function) or self._of_rest(call, function)
+        found = self.followed(call) or self._of_number(function) or self._of_spread(call) or self._of_flag(function)
+        return found or self._of_switch(call) or self._of_callers(function) or self._of_rest(call, function)
 
     def followed(self, call: cst.Call) -> Implied | None:
         """What ``call`` puts on CUDA has to be where something else is that others place."""
@@ -324,13 +324,25 @@ class Surroundings:
     def _of_flag(self, function: Function) -> Implied | None:
         """``if args.cuda: net.cuda()`` at one place of a class, or of the functions of a file: it may be off."""
         test = self._flags.get(function.cls)
-        switch = test or self._switch
+        if test is None or self._is_asked_above(function):
+            return None
+        return Implied(f"though elsewhere it is asked for `{self.rule.code(test)}` first", test)
+
+    def _is_asked_above(self, function: Function) -> bool:
+        """``if args.cuda: upload(net)``"""
         calls = calls_of(self.rule, function)
-        if switch is None or (calls and all(self.guard(call) is not None for call in calls)):
-            return None  # if args.cuda: upload(net)
-        asked = self.rule.code(switch)
-        said = f"though elsewhere it is asked for `{asked}` first" if test else f"whatever `{asked}` is"
-        return Implied(said, switch)
+        return bool(calls) and all(self.guard(call) is not None for call in calls)
+
+    def _of_switch(self, call: cst.Call) -> Implied | None:
+        """``Config.cuda = True``, which whoever changes that expects all of the program to follow."""
+        function, switch = self.function(call), self._switch
+        if switch is None or function is None or self._is_asked_above(function):
+            return None
+        # first, second = Benchmark(device="cuda"), Benchmark(device="cpu")
+        moves = isinstance(call.func, cst.Attribute) and call.func.attr.value in _MOVES
+        if not moves and not self.flow.scope.qualified(call.func).startswith("torch."):
+            return None
+        return Implied(f"whatever `{self.rule.code(switch)}` is", switch)
 
     @cached_property
     def _flags(self) -> dict[Class | None, cst.BaseExpression]:
@@ -347,7 +359,7 @@ class Surroundings:
 
     @cached_property
     def _switch(self) -> cst.BaseExpression | None:
-        """``Config.cuda = True``, which whoever changes that expects all of the program to follow."""
+        """``Config.cuda`` of ``Config.cuda = True``."""
         for assign in self.source.nodes_of(cst.Assign):
             target = assign.targets[0].target
             if isinstance(target, cst.Attribute) and _SWITCH.fullmatch(self.rule.code(target)):
