@@ -12,7 +12,7 @@ from devlint import tree
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, imported, target_names
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.value import DEVICE, NAME, UNKNOWN_KIND
+from devlint.flow.value import DEVICE, MODULE, NAME, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._meetings import calls_of
 from devlint.rules._places import bound_before
@@ -30,8 +30,21 @@ _BY_AVAILABILITY = re.compile(
     r"""(torch\.device\(\s*)?\(?['"]cuda(:0)?['"]\s+if\s+[\w.]+is_available\(\)\s+else\s+['"]cpu['"]\)?\s*\)?"""
 )
 _BY_FLAG = re.compile(r"""(?:torch\.device\(\s*)?\(?['"]cuda(?::0)?['"]\s+if\s+(\w+)\s+else\s+['"]cpu['"]\)?\s*\)?""")
-#: `args.cuda`, `self.use_gpu`, `torch.cuda.is_available()`, and their like alone.
-_FLAG = re.compile(r"(\w+\.)*(use_|has_|with_|on_|is_)?(cuda|gpu)(_available)?(\.is_available\(\))?", re.IGNORECASE)
+#: `args.cuda`, `self.use_gpu`, `torch.cuda.is_available()`, `use_gpu(args)`, `not args.no_cuda`, `len(args.gpus) > 0`,
+#: and their like alone. Not `args.gpu is not None`: where it is `None`, all GPUs may be meant.
+_FLAG = re.compile(
+    r"(\w+\.)*(use_|has_|with_|on_|is_)?(cuda|gpu)(_available)?(\.is_available\(\))?|"
+    r"(\w+\.)*(use|has|with)_(cuda|gpu)\([\w.]*\)|not (\w+\.)*no_(cuda|gpu)|"
+    r"(\w+\.)*gpu_?ids|len\((\w+\.)*gpu(s|_?ids)\) (> 0|!= 0|>= 1)|(\w+\.)*gpu(_?id)? (>= 0|> -1|!= -1)",
+    re.IGNORECASE,
+)
+#: The switch of a program's settings: `Config.cuda = True`. Not `args.gpu = int(rank)`.
+_SWITCH = re.compile(
+    r"(?:args?|opt\w*|\w*conf\w*|\w*cfg\w*|\w*settings?|hparams)\.(?:use_(?:cuda|gpu)|cuda)", re.IGNORECASE
+)
+_SETS_SWITCH = re.compile(r"True|False|.*is_available\(.*|not .*", re.DOTALL)
+#: Who places a model that is spread over whatever devices there are.
+_SPREADS = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _OF_VARIABLE_INDEX = re.compile(r"""[fF]["']cuda:\{""")
 _MOVES = frozenset({"cuda", "to"})
 _SETS_CURRENT = re.compile(r"set_device|cuda\.device\(|VISIBLE_DEVICES")
@@ -275,8 +288,9 @@ class Surroundings:
         """The device that what ``call`` puts on CUDA has to be on, where no name tells it."""
         function = self.function(call)
         if function is None:
-            return None
-        return self.followed(call) or self._of_number(function) or self._of_flag(function)
+            return self._of_spread(call)
+        found = self.followed(call) or self._of_number(function) or self._of_spread(call) or self._of_flag(function)
+        return found or self._of_switch(call) or self._of_callers(function) or self._of_rest(call, function)
 
     def followed(self, call: cst.Call) -> Implied | None:
         """What ``call`` puts on CUDA has to be where something else is that others place."""
@@ -310,10 +324,25 @@ class Surroundings:
     def _of_flag(self, function: Function) -> Implied | None:
         """``if args.cuda: net.cuda()`` at one place of a class, or of the functions of a file: it may be off."""
         test = self._flags.get(function.cls)
-        calls = calls_of(self.rule, function)
-        if test is None or (calls and all(self.guard(call) is not None for call in calls)):
-            return None  # if args.cuda: upload(net)
+        if test is None or self._is_asked_above(function):
+            return None
         return Implied(f"though elsewhere it is asked for `{self.rule.code(test)}` first", test)
+
+    def _is_asked_above(self, function: Function) -> bool:
+        """``if args.cuda: upload(net)``"""
+        calls = calls_of(self.rule, function)
+        return bool(calls) and all(self.guard(call) is not None for call in calls)
+
+    def _of_switch(self, call: cst.Call) -> Implied | None:
+        """``Config.cuda = True``, which whoever changes that expects all of the program to follow."""
+        function, switch = self.function(call), self._switch
+        if switch is None or function is None or self._is_asked_above(function):
+            return None
+        # first, second = Benchmark(device="cuda"), Benchmark(device="cpu")
+        moves = isinstance(call.func, cst.Attribute) and call.func.attr.value in _MOVES
+        if not moves and not self.flow.scope.qualified(call.func).startswith("torch."):
+            return None
+        return Implied(f"whatever `{self.rule.code(switch)}` is", switch)
 
     @cached_property
     def _flags(self) -> dict[Class | None, cst.BaseExpression]:
@@ -327,6 +356,89 @@ class Surroundings:
             if isinstance(branch, cst.If | cst.IfExp) and _FLAG.fullmatch(self.rule.code(branch.test)):
                 found.setdefault(function.cls if function is not None else None, branch.test)
         return found
+
+    @cached_property
+    def _switch(self) -> cst.BaseExpression | None:
+        """``Config.cuda`` of ``Config.cuda = True``."""
+        for assign in self.source.nodes_of(cst.Assign):
+            target = assign.targets[0].target
+            if isinstance(target, cst.Attribute) and _SWITCH.fullmatch(self.rule.code(target)):
+                # args.cuda = torch.device("cuda")
+                return target if _SETS_SWITCH.fullmatch(self.rule.code(assign.value)) else None
+        return None
+
+    def _of_rest(self, call: cst.Call, function: Function) -> Implied | None:
+        """``places = torch.tensor([box.place for box in boxes]); places.cuda()``: it is made of what was handed in, and
+        another part of the file works on a device."""
+        # def train(args): net = build(args); net.cuda()   makes what it moves
+        handed = {name for name in function.param_names - {"self", "cls"} if not _CHOICES.search(name)}
+        made: set[str] = set()
+        for assign in self.source.nodes_of(cst.Assign) if self._anywhere is not None else ():
+            target = assign.targets[0].target
+            if self.flow.function(assign) is not function or not isinstance(target, cst.Name):
+                continue
+            value = self.flow.value(target)
+            if value.is_tensor and value.place.is_host and _names(assign.value) & (handed | made):
+                made.add(target.value)
+        if self._anywhere is None or not _names(call) & made:
+            return None
+        return Implied(f"while this file works on `{self._anywhere.code}`", self._anywhere.node)
+
+    def _of_callers(self, function: Function) -> Implied | None:
+        """``mask = triangle(size).to(device)``, of a function that is told no device, and makes what it returns."""
+        calls = calls_of(self.rule, function)
+        callers = [self.function(call) for call in calls]
+        told = [self._of_function(caller) if caller is not None else None for caller in callers]
+        for call, chosen in zip(calls, told, strict=True):
+            # if device.type == "cuda": mask = triangle(size)
+            handed = chosen is not None and chosen.is_handed_in and chosen.owner == "parameter"
+            if not handed or self.guard(call) is not None:
+                return None
+        if not calls or told[0] is None or callers[0] is None:
+            return None
+        return Implied(f"though `{callers[0].name}`, which calls `{function.name}`, is told `{told[0].code}`", calls[0])
+
+    def _of_spread(self, call: cst.Call) -> Implied | None:
+        """``net = Net.from_pretrained(name, device_map="auto")``, which is on whatever devices there are."""
+        moved = call.func.value if isinstance(call.func, cst.Attribute) else call
+        # tower = net.tower; tower.to("cuda")   may be the part that is put somewhere on purpose
+        if not self._spread or self.flow.value(moved).kind == MODULE:
+            return None
+        function, blocks = self.function(call), set[cst.CSTNode]()
+        above: cst.CSTNode | None = call
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            blocks.add(above)
+            above = self.source.parents.get(above)
+        for name, where in self._spread:
+            # if small: net = Net(); net.cuda()   and   else: net = Net.from_pretrained(name, device_map="auto")
+            line = self.rule.enclosing(where, cst.SimpleStatementLine)
+            if line is None or self.source.parents.get(line) not in blocks or (function, name) in self._put_on_cuda:
+                continue
+            if self.function(where) is function:
+                return Implied(f"while `{self.rule.code(where)}` works on whatever devices there are", where)
+        return None
+
+    @cached_property
+    def _spread(self) -> list[tuple[str, cst.Arg]]:
+        """What is spread over devices, and the arguments that say so."""
+        found = []
+        for assign in self.source.nodes_of(cst.Assign) if "device_map" in self.source.text else ():
+            for arg in tree.walk(assign.value):
+                if not isinstance(arg, cst.Arg) or arg.keyword is None or arg.keyword.value != "device_map":
+                    continue
+                if isinstance(arg.value, cst.SimpleString) and arg.value.evaluated_value in _SPREADS:
+                    found.append((self.rule.code(assign.targets[0].target), arg))
+        return found
+
+    @cached_property
+    def _put_on_cuda(self) -> set[tuple[Function | None, str]]:
+        """What is moved to CUDA as it is: ``net.to("cuda:0")``, of a program that is for CUDA, then."""
+        return {
+            (self.function(call), self.rule.code(call.func.value))
+            for call in self.source.nodes_of(cst.Call)
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value in _MOVES
+            if call.func.attr.value == "cuda" or any("cuda" in self.rule.code(arg) for arg in call.args[:1])
+        }
 
     def _of_module(self, call: cst.Call, function: Function) -> Implied | None:
         """``torch.zeros(4).cuda()`` in a module, which whoever uses it moves to where it runs."""
@@ -487,6 +599,8 @@ _NUMBERED = re.compile(
 )
 #: What holds the user's choices: `args = parser.parse_args()`, `accelerator = Accelerator()`.
 _SETTINGS = re.compile(r"arg|pars|conf|cfg|opt|setting|Accelerator|Fabric|hparams")
+#: Parameters of a function that hold choices, and nothing that has a place.
+_CHOICES = re.compile(r"(^|_)(args?|opts?|options|conf\w*|cfg|settings?|hparams|params|flags)$", re.IGNORECASE)
 _TEXT = re.compile(r"""(["'])[^"'\n]*\1""")
 _HARMLESS = re.compile(r"is_available\(\)\)?$|autocast")
 

@@ -9,6 +9,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import called_name, dotted
+from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
 from devlint.rules._lost_choices import lost_choices
 from devlint.rules._moves import short
@@ -26,6 +27,13 @@ _MPS = re.compile(r"(?<![a-z])mps(?![a-z])", re.IGNORECASE)
 #: Words of code that is for Macs.
 _OF_MACS = re.compile(r"darwin|mac_?os|apple|coreml|(?<![a-z])(mlx|metal)(?![a-z])", re.IGNORECASE)
 _FOR_MACS = re.compile(r"(?<![a-z])(mps|apple|mac|mac_?os|m[1-4])(?![a-z])", re.IGNORECASE)
+#: The GPU that was asked for, by whatever index: `args.device != "cpu"`, `"cuda" in str(device)`.
+_WHICHEVER_GPU = re.compile(
+    r"""((?:\w+\.)*device) != ["']cpu["']|["']cuda["'] in (?:str\()?((?:\w+\.)*device)|"""
+    r"""((?:\w+\.)*device)\.startswith\(["']cuda["']\)"""
+)
+#: What makes another device the current one.
+_SETS_CURRENT = re.compile(r"set_device|cuda\.device\(|device_guard|VISIBLE_DEVICES")
 #: What tells all factories of the process where to make tensors.
 _FOR_ALL = frozenset({"torch.set_default_tensor_type", "torch.set_default_device"})
 
@@ -44,10 +52,14 @@ class HardCodedDevice(Rule):
 
     Where nothing names a device, reports as tentative what has to be on one all the same: a tensor made on CUDA that
     meets a tensor the function was handed, or is made in a module, which whoever uses it moves; `.cuda()` in a class
-    (or the functions of a file) that elsewhere asks `if args.cuda:` first, or works on `f"cuda:{args.gpu}"`. So, too,
-    `"cuda"` as what `device` falls back to where it is `None`, as the `"device"` of a dictionary of settings in a
-    function that was told one, a method `cuda(device)` that drops its argument, and `"mps"`, which few machines have,
-    in a file that says nothing else of it.
+    (or the functions of a file) that elsewhere asks `if args.cuda:` first, or works on `f"cuda:{args.gpu}"`, or in a
+    file that sets `Config.cuda = True`; in a function whose callers in the file are all told a `device`; of a tensor
+    that is made of what was handed in, where the file works on a device; and beside
+    `from_pretrained(name, device_map="auto")`. A tensor made on `"cuda"` that a Triton kernel is handed with the
+    caller's; `torch.cuda.current_device()` in the constructor of a module; and `"cuda:0"` for whichever GPU was asked
+    for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device` falls back to where it is
+    `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
+    that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it.
 
     ## Why is this bad
     `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
@@ -78,12 +90,13 @@ class HardCodedDevice(Rule):
     The fix names the device that was chosen. It is unsafe: the code may have meant the GPU whatever was chosen.
 
     ## Limits
-    Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and in
-    tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current CUDA
-    device, start `nccl` processes or import what needs CUDA. And where no device was chosen, or is implied as said
-    above: a script that says `"cuda"` everywhere is for CUDA only. A default such as `device="cuda"` can be
-    overridden and is not reported, only a call in the same file that leaves it as it is. Of `"mps"`, silent where
-    anything else in the file names it (a test, a choice, a default, a table), or is for Macs by its words or its path.
+    Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and
+    in tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current
+    CUDA device, start `nccl` processes or import what needs CUDA, but for the tensors of kernels. And where no device
+    was chosen, or is implied as said above: a script that says `"cuda"` everywhere is for CUDA only. A default such
+    as `device="cuda"` can be overridden and is not reported, only a call in the same file that leaves it as it is. Of
+    `"mps"`, silent where anything else in the file names it (a test, a choice, a default, a table), or is for Macs by
+    its words or its path.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -99,6 +112,9 @@ class HardCodedDevice(Rule):
             around = Surroundings(self)
             for choice in self.source.nodes_of(cst.IfExp):
                 self._first_of_all(choice, around)
+        if "cuda:0" in self.source.text:
+            self._index_dropped(Surroundings(self))
+        self._on_current(Surroundings(self))
         if not any(f'"{kind}' in self.source.text or f"'{kind}" in self.source.text for kind in _KINDS) and (
             ".cuda(" not in self.source.text and "set_default_tensor_type" not in self.source.text
         ):
@@ -126,6 +142,7 @@ class HardCodedDevice(Rule):
                 self._report_implied(call, literal, implied)
                 reported.add(literal)
 
+        self._beside_in_kernel(reported)
         self._only_on_macs(around, reported)
         self._left_at_default(around)
         self._in_settings(around)
@@ -139,6 +156,99 @@ class HardCodedDevice(Rule):
         words = [node for node in tree.walk(choice.test) if isinstance(node, cst.Name) and names_device(node.value)]
         if words and not any(isinstance(node, cst.Name) and node.value == "index" for node in tree.walk(choice.test)):
             self.report(choice, f"this is GPU 0 whatever index `{self.code(words[-1])}` has")
+
+    def _index_dropped(self, around: Surroundings) -> None:
+        """``torch.device("cuda:0" if args.device != "cpu" else "cpu")``: GPU 0, whichever was asked for."""
+        # os.environ["CUDA_VISIBLE_DEVICES"] = args.device   makes that one the first
+        if "VISIBLE_DEVICES" in self.source.text or "set_device" in self.source.text:
+            return
+        for choice in self.source.nodes_of(cst.IfExp):
+            if self.code(choice.body).strip("\"'") != "cuda:0" or self.code(choice.orelse).strip("\"'") != "cpu":
+                continue
+            asked = [self.code(choice.test)]
+            if isinstance(choice.test, cst.Name):
+                asked += around.assigned(choice.test.value)
+            options = [
+                match[match.lastindex or 0] for test in asked if (match := _WHICHEVER_GPU.search(test)) is not None
+            ]
+            # parser.add_argument("--device", choices=["cuda", "cpu"])
+            if options and not around.is_test and not self._is_one_of_few(options[0]):
+                self.report(choice, f"this is GPU 0 whatever index `{options[0]}` has", tentative=True)
+
+    def _is_one_of_few(self, option: str) -> bool:
+        """Whether ``args.device`` is one of choices that have no index."""
+        name = option.rpartition(".")[2]
+        return any(
+            called_name(call) == "add_argument"
+            and self.code(call.args[0].value).strip("-\"'") == name
+            and any(arg.keyword is not None and arg.keyword.value == "choices" for arg in call.args)
+            for call in self.source.nodes_of(cst.Call)
+            if call.args
+        )
+
+    def _on_current(self, around: Surroundings) -> None:
+        """``super().__init__(size, device=torch.cuda.current_device())`` of a module, which may be moved anywhere."""
+        for current in self.flow.calls("torch.cuda.current_device"):
+            above = self.enclosing(current, cst.Call)
+            told = current
+            if above is not None and self.flow.scope.qualified(above.func) == "torch.device":
+                above, told = self.enclosing(above, cst.Call), above
+            arg = self.parent(told)
+            if above is None or not isinstance(arg, cst.Arg) or arg.keyword is None or arg.keyword.value != "device":
+                continue
+            function = around.function(above)
+            # y = torch.empty(n, device=torch.cuda.current_device())  of a step, where the process has set which
+            if function is None or function.role != CONSTRUCTOR or around.chosen(above) is not None:
+                continue
+            implied = around.followed(above) if around.guard(above) is None else None
+            if implied is not None and not around.is_for_cuda(above):
+                said = f"the device is written down as `{self.code(told)}`, {implied.why}"
+                self.report(
+                    told, said, notes=[self.note(implied.node, "this tells where it has to be")], tentative=True
+                )
+
+    def _beside_in_kernel(self, reported: set[cst.BaseExpression]) -> None:
+        """``y = torch.empty(n, device="cuda"); kernel[grid](x, y)``: ``x`` need not be on the current device."""
+        if self.in_tests or _SETS_CURRENT.search(self.source.text) or "triton" not in self.source.text:
+            return
+        for launch in self.source.nodes_of(cst.Call):
+            function = self.flow.function(launch)
+            if not isinstance(launch.func, cst.Subscript) or function is None:
+                continue
+            given = [arg.value for arg in launch.args]
+            handed = next((each for each in given if self._is_handed(each, function)), None)
+            for each in given if handed is not None else ():
+                literal = self._made_on_kind(each, launch)
+                if handed is not None and literal is not None and literal not in reported:
+                    reported.add(literal)
+                    name = self.code(handed)
+                    said = f"the device is written down as `{self.code(literal)}`, though `{self.code(launch.func)}` is"
+                    said += f" handed `{name}` with it, which is wherever the caller has it"
+                    note = self.note(launch, "both are handed to the kernel here")
+                    self.report(literal, said, notes=[note], tentative=True)
+
+    def _is_handed(self, node: cst.BaseExpression, function: Function) -> bool:
+        """Whether it is a tensor that a function was handed, or a view of one."""
+        if not isinstance(node, cst.Name) or node.value not in function.param_names:
+            return False
+        param = function.param(node.value)
+        if param is None or param.default is not None or not self.flow.value(node).is_tensor:
+            return False
+        return self.flow.value(node).place.kind != "fixed"
+
+    def _made_on_kind(self, node: cst.BaseExpression, launch: cst.Call) -> cst.BaseExpression | None:
+        """``"cuda"`` of the statement above that makes a tensor: ``y = torch.empty(n, device="cuda")``."""
+        function = self.enclosing(launch, cst.FunctionDef)
+        made: cst.BaseExpression | None = None
+        for each in tree.walk(function.body) if function is not None and isinstance(node, cst.Name) else ():
+            if each is launch:
+                break
+            if isinstance(each, cst.Assign) and self.code(each.targets[0].target) == self.code(node):
+                made = each.value
+        if not isinstance(made, cst.Call) or not self.flow.scope.qualified(made.func).startswith("torch."):
+            return None
+        literal = self._literal(made)
+        return literal if literal is not None and self.code(literal).strip("\"'") == "cuda" else None
 
     def _overwritten(self) -> None:
         for lost in lost_choices(self):

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Edit, Fix, Note
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted
 from devlint.flow.value import DEVICE, TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import SPEAKS, Surroundings, is_available_test
+from devlint.rules._portability import SPEAKS, SPEAKS_OF_CUDA, Surroundings, is_available_test
 
 #: What raises where there is no such device (torch 2.13 for the CPU); the rest answers 0, or does nothing.
 _RAISE = {
@@ -36,8 +39,20 @@ _NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "an XPU"}
 _PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa", "hpu": "habana_frameworks"}
 #: Whatever is not the CPU: `device != "cpu"`, `str(self.device) != "cpu"`, `not device.type == "cpu"`.
 _NOT_HOST = re.compile(r"""(str\([\w.]+\)|[\w.]+) != ["']cpu["']|not (str\([\w.]+\)|[\w.]+) == ["']cpu["']""")
-#: A flag decides on it, or a setting.
-_SPEAKS_OF_PINNING = re.compile(f"{SPEAKS.pattern}|pin|non_blocking", re.IGNORECASE)
+#: A flag decides on it, or a setting. Processes may be the CPU's: `def distributed_loader(rows, device)`.
+_SPEAKS_OF_PINNING = re.compile(f"{SPEAKS_OF_CUDA.pattern}|nccl|fp16|autocast|scaler|pin|non_blocking", re.IGNORECASE)
+#: Makers of tensors that take `pin_memory`, of torch and of a tensor; all raise as `empty` does.
+_PINS = re.compile(r"(empty|zeros|ones|rand|randn|full)(_like)?|(new_)?(empty|zeros|ones|full|tensor)|arange|randint")
+#: A switch for CUDA, which is on or off for good: not `is_cuda`, `on_gpu`, which say where something is by now.
+_SWITCH = re.compile(r"(?:\w+\.)*_?(?:use_?|has_?|with_?|enable_?)?(?:cuda|gpu)(?:_available)?", re.IGNORECASE)
+_SWITCHED_OFF = re.compile(
+    r"(?:\w+\.)*(?:(?:no|disable)_?(?:cuda|gpu)|cpu_only|use_?cpu|only_?cpu|force_?cpu)", re.IGNORECASE
+)
+#: The device that was chosen is the CPU: `device == "cpu"`, `str(self.device) == "cpu"`, `args.device.type != "cuda"`.
+_IS_HOST = re.compile(
+    r"""(?:str\()?((?:self\.|args\.|opt\.|cfg\.|config\.)?device)"""
+    r"""(?:(?:\.type)?\)? == (?:torch\.device\()?["']cpu["']\)?|\.type != ["']cuda["'])"""
+)
 
 
 class UnguardedAcceleratorCall(Rule):
@@ -48,10 +63,12 @@ class UnguardedAcceleratorCall(Rule):
     `torch.mps.empty_cache()`), with no test for it above, in code that was told its device; and calls of modules that
     torch has only where a package adds them, `torch.npu.is_available()` above all. Reports apex's fused
     optimizers, too, where they are used as soon as they can be imported; `torch.mps` beside `torch.cuda` in one block,
-    as no machine has both; and what is for CUDA in the branch where `torch.cuda.is_available()` is false. As
-    tentative, `torch.cuda.set_device(device)` with the device that was chosen, and `pin_memory()` of a tensor; what
-    runs when the file is imported, also as a default argument, where no more of the file does that is for CUDA; and
-    what `device.type != "cpu"` alone guards, which lets other kinds through.
+    as no machine has both; and what is for CUDA in the branch where `torch.cuda.is_available()` is false, or where the
+    switch for CUDA is off or the device that was chosen is the CPU (`if self.use_cuda: ... else: x.cuda()`; as
+    tentative where nothing goes to CUDA where it is on). As tentative, `torch.cuda.set_device(device)` with the
+    device that was chosen; `pin_memory()` of a tensor, and `pin_memory=True` where one is made; what runs when the
+    file is imported, also as a default argument, where no more of the file does that is for CUDA; and what
+    `device.type != "cpu"` alone guards, which lets other kinds through.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -116,7 +133,9 @@ class UnguardedAcceleratorCall(Rule):
         around = Surroundings(self)
         if "is_available" in self.source.text:
             self._where_there_is_none(around)
-        if ".pin_memory(" in self.source.text:
+        if "cuda" in text:
+            self._where_it_is_off(around)
+        if ".pin_memory(" in text or "pin_memory=True" in text:
             self._pinned(around)
         if not kinds:
             return
@@ -152,6 +171,74 @@ class UnguardedAcceleratorCall(Rule):
                 elif node is without and isinstance(node, cst.SimpleString) and node.evaluated_value == "cuda":
                     self.report(node, f"`{code}` is chosen only where there is no CUDA", notes=[note])
 
+    def _where_it_is_off(self, around: Surroundings) -> None:
+        """``if self.use_cuda: x = x.cuda()``, and ``else: x = x.cuda()``."""
+        branches: list[cst.If | cst.IfExp] = [*self.source.nodes_of(cst.If), *self.source.nodes_of(cst.IfExp)]
+        for branch in branches:
+            found = self._off(branch)
+            if found is None or around.is_test or around.guard(branch, SPEAKS_OF_CUDA) is not None:
+                continue
+            flag, without = found
+            # if not self.cuda: self.net.cuda(); self.cuda = True   says where the net is by now
+            if flag in self._bound_in(branch) or self._is_number(flag, branch):
+                continue
+            moves = [node for node in _run_in(without) if isinstance(node, cst.Call) and self._moves_to_cuda(node)]
+            for call in moves:
+                if around.guard(call) is branch.test:
+                    note = self.note(branch.test, "that is asked here")
+                    said = f"`{short(self.code(call))}` is reached only where `{self.code(branch.test)}` chose the CPU"
+                    self.report(call, said, notes=[note], tentative=not self._decides(flag, branch, without))
+
+    def _off(self, branch: cst.If | cst.IfExp) -> tuple[str, cst.CSTNode] | None:
+        """The switch or device that a test asks for, and the branch that is taken where CUDA is not to be used."""
+        test, is_off = branch.test, False
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            test, is_off = test.expression, True
+        code = self.code(test)
+        if (host := _IS_HOST.fullmatch(code)) is not None:
+            flag, is_off = host[1], not is_off
+        elif _SWITCHED_OFF.fullmatch(code):
+            flag, is_off = code, not is_off
+        elif _SWITCH.fullmatch(code):
+            flag = code
+        else:
+            return None
+        without = branch.body if is_off else branch.orelse
+        return (flag, without) if without is not None else None
+
+    def _bound_in(self, branch: cst.If | cst.IfExp) -> set[str]:
+        """What the branches of a test assign: ``self.cuda``, ``device``."""
+        targets = [each.target for node in tree.walk(branch) if isinstance(node, cst.Assign) for each in node.targets]
+        return {dotted(target) for target in targets}
+
+    def _is_number(self, flag: str, branch: cst.If | cst.IfExp) -> bool:
+        """``if gpu: net.cuda(gpu)``, and ``else: net.cuda()``: the current one, where no other is asked for."""
+        return any(isinstance(node, cst.Arg) and self.code(node.value) == flag for node in tree.walk(branch))
+
+    def _decides(self, flag: str, branch: cst.If | cst.IfExp, without: cst.CSTNode) -> bool:
+        """Whether it is surely the switch for CUDA: a device, or what is on where something else goes there."""
+        # if use_cuda: y = kernel(x)   and   else: y = slowly(x.cuda())   may choose the kernel alone
+        if names_device(flag.rpartition(".")[2]):
+            return True
+        others = (each for each in self.source.nodes_of(cst.If) if (off := self._off(each)) and off[0] == flag)
+        for each in (branch, *others):
+            off = self._off(each)
+            with_it = each.orelse if off is not None and off[1] is each.body else each.body
+            if with_it is None or with_it is without:
+                continue
+            if any(isinstance(node, cst.Call) and self._moves_to_cuda(node) for node in _run_in(with_it)):
+                return True
+        return False
+
+    def _moves_to_cuda(self, call: cst.Call) -> bool:
+        """``x.cuda()``, ``x.cuda(non_blocking=True)``, ``x.to("cuda")``."""
+        if not isinstance(call.func, cst.Attribute) or self.code(call.func.value) in ("self", "torch"):
+            return False
+        if call.func.attr.value == "cuda":
+            return all(arg.keyword is not None and arg.keyword.value == "non_blocking" for arg in call.args)
+        given = call.args[0].value if call.func.attr.value == "to" and call.args else None
+        return isinstance(given, cst.SimpleString) and str(given.evaluated_value).startswith("cuda")
+
     def _is_for_cuda(self, call: cst.Call) -> bool:
         name = self.flow.scope.qualified(call.func)
         if name.startswith("torch.cuda."):
@@ -162,11 +249,8 @@ class UnguardedAcceleratorCall(Rule):
     def _pinned(self, around: Surroundings) -> None:
         """``torch.tensor(rows).pin_memory().to(device)``, where ``device`` may be the CPU of a machine without CUDA."""
         for call in self.source.nodes_of(cst.Call):
-            func = call.func
-            if not isinstance(func, cst.Attribute) or func.attr.value != "pin_memory" or call.args:
-                continue
-            chosen = around.chosen(call) if self.flow.value(func.value).kind == TENSOR else None
-            if chosen is None or not chosen.is_handed_in or chosen.owner not in ("parameter", "function"):
+            chosen = around.chosen(call) if self._pins(call) else None
+            if chosen is None or not chosen.is_handed_in:
                 continue
             if around.guard(call, _SPEAKS_OF_PINNING) is None and not around.is_for_cuda(call):
                 note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be the CPU")
@@ -174,6 +258,20 @@ class UnguardedAcceleratorCall(Rule):
                     f"`{short(self.code(call))}` raises where there is no accelerator, and nothing here asks for one"
                 )
                 self.report(call, message, notes=[note], tentative=True)
+
+    def _pins(self, call: cst.Call) -> bool:
+        """``x.pin_memory()``, ``torch.empty(4, pin_memory=True)``, which raise alike."""
+        func = call.func
+        if not isinstance(func, cst.Attribute):
+            return False
+        if func.attr.value == "pin_memory":
+            return not call.args and self.flow.value(func.value).kind == TENSOR
+        made = any(
+            arg.keyword and arg.keyword.value == "pin_memory" and self.code(arg.value) == "True" for arg in call.args
+        )
+        # DataLoader(rows, pin_memory=True)  warns, and goes on without
+        named = self.flow.scope.qualified(func).startswith("torch.") or func.attr.value.startswith("new_")
+        return made and named and _PINS.fullmatch(func.attr.value) is not None
 
     def _made_current(self, call: cst.Call, around: Surroundings) -> None:
         """``torch.cuda.set_device(device); net.to(device)``, where ``device`` may be the CPU."""
