@@ -77,8 +77,9 @@ def _patterns(rule: Rule, factory: cst.Call, sizes: dict[Function, dict[str, str
 
 def _measured(node: cst.CSTNode) -> cst.BaseExpression | None:
     """``x`` of ``x.shape``, ``x.size``, ``x.dtype``."""
-    is_asked = isinstance(node, cst.Attribute) and node.attr.value in ("shape", "size", "dtype")
-    return node.value if is_asked and _is_path(node.value) else None
+    if not isinstance(node, cst.Attribute) or node.attr.value not in ("shape", "size", "dtype"):
+        return None
+    return node.value if _is_path(node.value) else None
 
 
 def _is_open(rule: Rule, function: Function, node: cst.BaseExpression) -> bool:

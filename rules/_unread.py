@@ -153,8 +153,8 @@ def _loads(rule: Rule, node: cst.Name) -> bool:
     if isinstance(parent, cst.Arg):
         return node is parent.value
     if isinstance(parent, cst.Element):
-        above = rule.parent(rule.parent(parent))
-        return not isinstance(above, cst.AssignTarget | cst.For | cst.CompFor)
+        whole = rule.parent(parent)  # for x, y in rows:
+        return not isinstance(whole and rule.parent(whole), cst.AssignTarget | cst.For | cst.CompFor)
     if isinstance(parent, cst.For | cst.CompFor):
         return node is not parent.target
     return not isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Param | cst.Del)

@@ -62,8 +62,8 @@ class UnusedMove(Rule):
     begin with `_`; in tests; where a loop goes through a container and moves its elements, which `discarded-move`
     speaks of; and where the move is made to see whether it raises, or to measure it.
 
-    Tentative, and kept back unless that is selected: what may be there already, since nobody knows where it is, and
-    code that is copied from others.
+    Tentative, and kept back unless that is selected: what may be there already, since nobody knows where it is; what is
+    copied once, in no loop and no `forward`; and code that is copied from others.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -81,7 +81,9 @@ class UnusedMove(Rule):
                     unread.move.node,
                     f"`{unread.name.value}` is copied to {destination(self, unread.move)}, and nothing reads the copy",
                     fix=self._fix(unread),
-                    tentative=not self._is_elsewhere(unread) or is_copied(self, unread.assign),
+                    tentative=not self._is_elsewhere(unread)
+                    or not self._recurs(unread)
+                    or is_copied(self, unread.assign),
                 )
 
     def _is_of_tensor(self, unread: Unread) -> bool:
@@ -101,6 +103,10 @@ class UnusedMove(Rule):
     def _is_elsewhere(self, unread: Unread) -> bool:
         value, target = unread.move.value, unread.move.target
         return relation(value.place, target) == DIFFERENT or self._is_part_of_batch(unread)
+
+    def _recurs(self, unread: Unread) -> bool:
+        """Whether the copy is made again and again: in a loop, or in the `forward` of a module."""
+        return self.flow.loop(unread.assign) is not None or self.flow.runs_each_step(unread.assign)
 
     def _is_wanted(self, unread: Unread) -> bool:
         """Whether the copy is made for its effect: ``try: x = x.to(name)``, to see whether there is such a device."""
