@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.names import names_bound
 from devlint.flow.place import DIFFERENT, relation
@@ -63,7 +64,8 @@ class UnusedMove(Rule):
     speaks of; and where the move is made to see whether it raises, or to measure it.
 
     Tentative, and kept back unless that is selected: what may be there already, since nobody knows where it is; what is
-    copied once, in no loop and no `forward`; and code that is copied from others.
+    not copied for each batch, nor in a `forward`; what an operation above it may have needed there; and code that is
+    copied from others.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
@@ -81,9 +83,7 @@ class UnusedMove(Rule):
                     unread.move.node,
                     f"`{unread.name.value}` is copied to {destination(self, unread.move)}, and nothing reads the copy",
                     fix=self._fix(unread),
-                    tentative=not self._is_elsewhere(unread)
-                    or not self._recurs(unread)
-                    or is_copied(self, unread.assign),
+                    tentative=not self._is_sure(unread),
                 )
 
     def _is_of_tensor(self, unread: Unread) -> bool:
@@ -100,13 +100,37 @@ class UnusedMove(Rule):
         known = self.flow.loop(unread.assign)
         return known is not None and known.loader and isinstance(loop.target, cst.Tuple | cst.List)
 
-    def _is_elsewhere(self, unread: Unread) -> bool:
+    def _is_sure(self, unread: Unread) -> bool:
+        """Whether there is a copy, again and again, and nobody meant to read it."""
         value, target = unread.move.value, unread.move.target
-        return relation(value.place, target) == DIFFERENT or self._is_part_of_batch(unread)
+        if relation(value.place, target) != DIFFERENT and not self._is_part_of_batch(unread):
+            return False  # the caller may have put it there
+        return self._recurs(unread) and not self._comes_late(unread) and not is_copied(self, unread.assign)
 
     def _recurs(self, unread: Unread) -> bool:
-        """Whether the copy is made again and again: in a loop, or in the `forward` of a module."""
-        return self.flow.loop(unread.assign) is not None or self.flow.runs_each_step(unread.assign)
+        """Whether the copy is made for each batch, or in each `forward` of a module."""
+        loop = self.flow.loop(unread.assign)
+        if loop is None:
+            return self.flow.runs_each_step(unread.assign)
+        # for x, y in loader: self.shape = x.shape; break
+        is_first_only = any(
+            isinstance(line, cst.SimpleStatementLine) and any(isinstance(each, cst.Break) for each in line.body)
+            for line in loop.node.body.body
+        )
+        return (loop.loader or bool(loop.works)) and not is_first_only
+
+    def _comes_late(self, unread: Unread) -> bool:
+        """``scale = torch.rand(2); x = x * scale; scale = scale.to(x.device)``, which belongs further up."""
+        move, name = unread.move, unread.name.value
+        if move.target.is_host or self.code(move.receiver) != name or unread.is_element:
+            return False
+        around = self.enclosing(unread.assign, cst.FunctionDef) or self.source.module
+        return any(
+            isinstance(node, cst.BinaryOperation | cst.AugAssign)
+            and self.source.comes_before(node, unread.assign)
+            and any(isinstance(part, cst.Name) and part.value == name for part in tree.walk(node))
+            for node in tree.walk(around)
+        )
 
     def _is_wanted(self, unread: Unread) -> bool:
         """Whether the copy is made for its effect: ``try: x = x.to(name)``, to see whether there is such a device."""
