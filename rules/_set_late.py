@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow.names import dotted
-from devlint.flow.scope import Function
+from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
 
 
@@ -24,12 +24,19 @@ def is_for_others(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether the variable is for a process that is started, or is put back to what it was."""
     if isinstance(rule.enclosing(node, cst.Finally, cst.FunctionDef), cst.Finally):
         return True
-    function = rule.flow.function(node)
-    calls = [call for call in rule.source.nodes_of(cst.Call) if rule.flow.function(call) is function]
+    # class Runner: def __init__(self): os.environ[...] = gpus   and   def start(self): mp.spawn(work)
+    around = _stands_in(rule, node)
+    calls = [call for call in rule.source.nodes_of(cst.Call) if _stands_in(rule, call) is around]
     called = {rule.flow.scope.qualified(call.func) for call in calls}
     if "gradio" in rule.source.text:
         called = {name for name in called if not name.endswith(".launch")}  # demo.launch(share=True)  serves a page
     return any(word in name for name in called for word in _STARTERS)
+
+
+def _stands_in(rule: Rule, node: cst.CSTNode) -> Class | Function | None:
+    """The class that a node stands in a method of; else the function."""
+    function = rule.flow.function(node)
+    return function.cls if function is not None and function.cls is not None else function
 
 
 def _runs_in(rule: Rule, node: cst.CSTNode) -> Function | None:
