@@ -47,7 +47,8 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
                 if isinstance(node, cst.AugAssign) and other is node.target:
                     is_met = _code(rule, other) in patterns[made.origin]  # the flow knows what it is afterwards
                 else:
-                    is_met = any(_follows(rule, other, pattern) for pattern in patterns[made.origin])
+                    met = patterns[made.origin]
+                    is_met = any(_follows(rule, other, pattern) for pattern in met) or _is_beside(rule, other, met)
                 if is_met and other is not operand:
                     yield Meeting(node, what, operand, made, other, rule.flow.value(other))
 
@@ -194,6 +195,34 @@ def _follows(rule: Rule, node: cst.BaseExpression, pattern: str) -> bool:
             return entry is not None and entry.operands in ("all", "first") and _is_first(rule, node, pattern)
         return node.func.attr.value in table.METHODS and _follows(rule, node.func.value, pattern)
     return False
+
+
+def _is_beside(rule: Rule, node: cst.BaseExpression, patterns: frozenset[str]) -> bool:
+    """``lengths.view(-1, 1)`` for ``x``, of ``x = batch.rows`` and ``lengths = batch.lengths``: what one object holds
+    goes together, and what has such a method is a tensor."""
+    function = rule.flow.function(node)
+    if function is None or not isinstance(node, cst.Call):
+        return False
+    objects = {_holder(function, pattern) for pattern in patterns} - {None}
+    receiver = node.func.value if isinstance(node.func, cst.Attribute) else None
+    while isinstance(receiver, cst.Call) and isinstance(receiver.func, cst.Attribute):
+        receiver = receiver.func.value
+    if not isinstance(receiver, cst.Name) or _holder(function, receiver.value) not in objects:
+        return False
+    return _follows(rule, node, receiver.value)
+
+
+def _holder(function: Function, name: str) -> str | None:
+    """``batch`` of ``x = batch.rows``, where nothing else binds ``x``."""
+    values = [
+        assign.value
+        for assign in tree.walk(function.node.body)
+        if isinstance(assign, cst.Assign) and any(name in names_bound(each.target) for each in assign.targets)
+    ]
+    value = values[0] if len(values) == 1 else None
+    if not isinstance(value, cst.Attribute) or not isinstance(value.value, cst.Name):
+        return None
+    return value.value.value if value.value.value in function.param_names - {"self", "cls"} else None
 
 
 def _is_first(rule: Rule, call: cst.Call, pattern: str) -> bool:
