@@ -21,6 +21,7 @@ from devlint.rules._made import Made, head
 from devlint.rules._recurs import calls_of, function_of, in_stepping_loop, reads, recurs
 from devlint.rules._switches import is_switched_off, tests_above
 from devlint.rules._training import is_inside
+from devlint.rules._worth import waits_much
 
 #: From so many sizes on that vary, what is filled on the host is large enough for the copy to cost by itself.
 _SIZES_OF_MUCH = 3
@@ -55,6 +56,8 @@ def surely_recurs(rule: Rule, move: Move, made: Made) -> bool:
     if _runs_in_fit(rule, node) or _is_set_by_nobody(rule, node):
         return False
     if not _makes_others_there(rule, node) and not _is_called_often(rule, node):
+        return False
+    if waits_much(rule, node) and not in_stepping_loop(rule.flow, node):
         return False
     if varying(made.factory) < _SIZES_OF_MUCH and _waits_beside(rule, node):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, TypeGuard
 
 import libcst as cst
@@ -11,6 +12,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted
 from devlint.flow.value import DTYPE
+from devlint.flow.waiting import bound_to
 from devlint.rule import Rule
 from devlint.rules._training import is_inside
 
@@ -52,25 +54,25 @@ def head(flow: Flow, node: cst.BaseExpression) -> tuple[cst.BaseExpression | Non
     while True:
         if isinstance(node, cst.Name):
             return node, drawn
-        if _is_view(node):
+        if is_view(node):
             node = node.value
         elif not isinstance(node, cst.Call):
             return None, False
-        elif (random := _factory_draws(flow, node)) is not None:
+        elif (random := factory_draws(flow, node)) is not None:
             return node, drawn or random
         elif flow.name_of(node):
             # torch.tril(torch.ones(n, n))
-            if flow.name_of(node).removeprefix("torch.") not in _REARRANGE or not node.args:
+            if not rearranges_first(flow.name_of(node)) or not node.args:
                 return None, False
             node = node.args[0].value
-        elif isinstance(node.func, cst.Attribute) and _rearranges(flow, node, node.func.attr.value):
+        elif isinstance(node.func, cst.Attribute) and rearranges(flow, node, node.func.attr.value):
             drawn = drawn or node.func.attr.value in _DRAW
             node = node.func.value
         else:
             return None, False
 
 
-def _factory_draws(flow: Flow, call: cst.Call) -> bool | None:
+def factory_draws(flow: Flow, call: cst.Call) -> bool | None:
     """Whether a factory that a device could run draws its values; ``None`` if the call is no such factory."""
     name = flow.name_of(call)
     entry = flow.factory(call)
@@ -84,14 +86,24 @@ def _factory_draws(flow: Flow, call: cst.Call) -> bool | None:
         if arg.keyword is not None and arg.keyword.value == "dtype"
     ):
         return None  # a device computes in another precision, and cuts off other fractions
-    if any(arg.star == "**" or (arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST) for arg in call.args):
+    if any(arg.star == "**" or _keeps_on_host(arg) for arg in call.args):
         return None
     if name == "torch.normal" and any(flow.value(arg.value).holds_tensors for arg in call.args):
         return None  # it follows its mean
     return entry.values == "random" if entry is not None else "rand" in name
 
 
-def _rearranges(flow: Flow, call: cst.Call, method: str) -> bool:
+def _keeps_on_host(arg: cst.Arg) -> bool:
+    # torch.eye(n, requires_grad=False)   says what goes without saying
+    return arg.keyword is not None and arg.keyword.value in _KEEP_ON_HOST and dotted(arg.value) != "False"
+
+
+def rearranges_first(name: str) -> bool:
+    """Whether a function of torch rearranges its first argument: `torch.tril`, `torch.unsqueeze`."""
+    return name.removeprefix("torch.") in _REARRANGE
+
+
+def rearranges(flow: Flow, call: cst.Call, method: str) -> bool:
     if method in _DRAW:
         return all(arg.keyword is None or arg.keyword.value != "generator" for arg in call.args)
     if method in ("to", "type"):
@@ -99,7 +111,7 @@ def _rearranges(flow: Flow, call: cst.Call, method: str) -> bool:
     return method in _REARRANGE or method in _FILL
 
 
-def _is_view(node: cst.BaseExpression) -> TypeGuard[cst.Subscript | cst.Attribute]:
+def is_view(node: cst.BaseExpression) -> TypeGuard[cst.Subscript | cst.Attribute]:
     """``x[None, :]`` and ``x.T``."""
     if isinstance(node, cst.Subscript):
         return all(_is_plain_index(item.slice) for item in node.slice)
@@ -114,6 +126,33 @@ def _is_plain_index(index: cst.BaseSlice) -> bool:
     if isinstance(value, cst.UnaryOperation):
         value = value.expression
     return isinstance(value, cst.Ellipsis | cst.Integer) or (isinstance(value, cst.Name) and value.value == "None")
+
+
+def moves_by_type(rule: Rule) -> Iterator[Move]:
+    """``x.type_as(y)`` and ``x.type(y.type())``: moves to where ``y`` is, for a type names the kind of device."""
+    flow = rule.flow
+    for call in rule.source.nodes_of(cst.Call):
+        func = call.func
+        if not isinstance(func, cst.Attribute) or len(call.args) != 1 or call.args[0].star:
+            continue
+        how = func.attr.value
+        if how not in table.TYPE_MOVES:
+            continue
+        given = _typed(rule, call.args[0].value) if how == "type" else call.args[0].value
+        if given is not None and (value := flow.value(given)).is_tensor and isinstance(given, cst.Name | cst.Attribute):
+            how = "to" if how == "type_as" else how  # x.type_as(y)   is `x.to(y.options())`
+            yield Move(call, how, func.value, flow.value(func.value), value.place, given, False)
+
+
+def _typed(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``y`` of ``y.type()``, also through a name that one line of the function binds to that."""
+    if isinstance(node, cst.Name):
+        # dtype = y.type()
+        bound = list(bound_to(rule.flow, node))
+        node = bound[0] if len(bound) == 1 else node
+    if isinstance(node, cst.Call) and not node.args and isinstance(node.func, cst.Attribute):
+        return node.func.value if node.func.attr.value == "type" else None
+    return None
 
 
 # through a name -----------------------------------------------------------------------------------

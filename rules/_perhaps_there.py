@@ -24,6 +24,7 @@ from devlint.flow.steps import function_called
 from devlint.flow.value import ARRAY, DATA, LIST, LOADER, MODULE, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
+from devlint.rules._brought_elsewhere import brought_elsewhere
 from devlint.rules._portability import leaves
 from devlint.rules._recurs import calls_of
 from devlint.rules._switches import tests_above
@@ -250,8 +251,19 @@ def _added(call: cst.Call) -> tuple[cst.BaseExpression, cst.BaseExpression] | No
 
 def perhaps_there(rule: Rule) -> Iterator[Read]:
     """Reads of tensors that nothing brings to the host."""
-    if rule.in_tests or "numpy" not in rule.source.text or not _allows_for_devices(rule):
+    if rule.in_tests or "numpy" not in rule.source.text:
         return
+    known = set()
+    for read in _unbrought(rule) if _allows_for_devices(rule) else ():
+        known.add(read.use.node)
+        yield read
+    for call, operand, why in brought_elsewhere(rule):
+        if call not in known and not _is_told_apart(rule, call, operand):
+            known.add(call)
+            yield Read(_use(rule, call, operand), None, why)
+
+
+def _unbrought(rule: Rule) -> Iterator[Read]:
     sources: dict[Function, _Sources] = {}
     for call, operand in _reads(rule):
         function = rule.flow.function(call)

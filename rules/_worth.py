@@ -10,12 +10,12 @@ from devlint import tree
 from devlint.flow.facts import Move
 from devlint.flow.loops import Loop, working_loop
 from devlint.flow.names import dotted, names_bound
-from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, MAIN, Function
 from devlint.flow.steps import runs_each_time
 from devlint.flow.waiting import needs_wait_at
 from devlint.rule import Rule
 from devlint.rules._exports import RECORDERS
-from devlint.rules._filled import is_little
+from devlint.rules._filled import is_little, is_table
 from devlint.rules._made import Made
 from devlint.rules._recurs import (
     branches_in_loop,
@@ -51,11 +51,19 @@ def is_worth_it(rule: Rule, move: Move, made: Made) -> bool:
     if loop is not None:
         return not _waits_inside(rule, loop) and not (is_little(rule, made.factory) and reads_each_time(flow, loop))
     function = flow.function(node)
-    if calls_what_waits(flow, function) or waits_in_loop(flow, function) or _is_before_work(rule, node):
+    if _is_before_work(rule, node):
+        return False
+    if waits_much(rule, node) and not is_table(rule, made.factory, move.receiver):
         return False  # while not done: ... tokens.tolist()   next to which one copy at the start is nothing
     if is_little(rule, made.factory) and _reads_back(rule, function):
         return False
-    return recurs(flow, node) or _follows_an_argument(rule, move)
+    return recurs(flow, node) or _follows_an_argument(rule, move) or _meets_an_argument(rule, move)
+
+
+def waits_much(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether the function, or one that it calls, waits for the device in each turn of a loop."""
+    function = rule.flow.function(node)
+    return calls_what_waits(rule.flow, function) or waits_in_loop(rule.flow, function)
 
 
 # it runs once, or never ---------------------------------------------------------------------------
@@ -371,6 +379,46 @@ def _follows_an_argument(rule: Rule, move: Move) -> bool:
     elif not (flow.value(node).holds_tensors or _has_a_shape(node, function.node)):
         return False  # args.device
     return isinstance(node, cst.Name) and node.value in function.param_names and node.value not in ("self", "cls")
+
+
+def _meets_an_argument(rule: Rule, move: Move) -> bool:
+    """Whether what is moved is computed with an argument of the function, which is a tensor there, then."""
+    # grid = torch.ones(h, w).cuda(); return flow.permute(0, 2, 3, 1) + grid
+    function, statement = rule.flow.function(move.node), _statement(rule, move.node)
+    if function is None or function.role in (CONSTRUCTOR, HOST_SIDE, MAIN) or not isinstance(statement, cst.Assign):
+        return False
+    names = names_bound(*(target.target for target in statement.targets))
+    for assign in rule.source.nodes_of(cst.BinaryOperation):
+        if rule.flow.function(assign) is not function or not rule.source.comes_before(statement, assign):
+            continue
+        sides = (assign.left, assign.right), (assign.right, assign.left)
+        if any(_starts_from(one) in names and _is_tensor_argument(rule, function, other) for one, other in sides):
+            return True
+        above = rule.parent(assign)
+        if isinstance(above, cst.Assign) and any(_starts_from(side) in names for side, _ in sides):
+            names |= names_bound(*(target.target for target in above.targets))  # rays = grid @ pose
+    return False
+
+
+def _is_tensor_argument(rule: Rule, function: Function, node: cst.BaseExpression) -> bool:
+    """`flow.permute(0, 2, 3, 1)`: an argument, and no plain number, of which nothing says more."""
+    start = _starts_from(node)
+    if start not in function.param_names or start in ("self", "cls"):
+        return False
+    return rule.flow.value(node).is_tensor or (isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute))
+
+
+def _starts_from(node: cst.BaseExpression) -> str:
+    """`x` of `x[:, 0].reshape(-1, 1)`."""
+    while True:
+        if isinstance(node, cst.Subscript):
+            node = node.value
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            node = node.func.value
+        elif isinstance(node, cst.BinaryOperation):
+            node = node.left
+        else:
+            return node.value if isinstance(node, cst.Name) else ""
 
 
 def _has_a_shape(node: cst.BaseExpression, function: cst.FunctionDef) -> bool:

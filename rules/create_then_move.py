@@ -8,11 +8,22 @@ import libcst as cst
 
 from devlint.finding import Edit, Fix
 from devlint.flow.facts import Move
+from devlint.flow.names import called_name
 from devlint.flow.value import DEVICE
 from devlint.rule import Rule
 from devlint.rules._evident import is_evident, surely_recurs
 from devlint.rules._filled import is_nothing
-from devlint.rules._made import Made, Named, head, is_stored, mentions_of, statement_in, through_a_name
+from devlint.rules._joined import Joined
+from devlint.rules._made import (
+    Made,
+    Named,
+    head,
+    is_stored,
+    mentions_of,
+    moves_by_type,
+    statement_in,
+    through_a_name,
+)
 from devlint.rules._moves import destination
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._worth import is_worth_it
@@ -26,10 +37,12 @@ class CreateThenMove(Rule):
 
     ## What it does
     Reports a factory call (`torch.zeros`, `torch.arange`, `torch.randn`, `torch.ones_like`, ...) whose result is moved
-    to a device and used for nothing else: at once, behind calls that only rearrange it, or through a name that
-    nothing else reads. It speaks where that happens again and again: in a loop that drives a model, in `forward` and
-    what it calls, in what a loop of the file calls, and in functions that follow an argument (`.to(x.device)`). What
-    stands in statements close to one another, or is made by the same expression in one function, is one finding.
+    to a device (`.to(device)`, `.to(x)`, `.type_as(x)`) and used for nothing else: at once, behind calls that only
+    rearrange it, or through a name that nothing else reads; and what is put together from nothing but such results
+    (`torch.stack(torch.meshgrid(torch.arange(h), torch.arange(w)))`). It speaks where that happens again and again: in
+    a loop that drives a model, in `forward` and what it calls, in what a loop of the file calls, and in functions that
+    follow an argument (`.to(x.device)`). What stands in statements close to one another, or is made by the same
+    expression in one function, is one finding.
 
     ## Why is this bad
     The host fills memory that nobody reads there, and the copy that follows comes from pageable memory, so that the
@@ -62,8 +75,9 @@ class CreateThenMove(Rule):
     ## Fix safety
     The fix gives the factory `device=` and drops the move, or only its device where it changes the type, too. It is
     safe: the values stay the same. For random factories it is unsafe, since a device draws other numbers from the
-    same seed than the host does; so it is for `.cuda(index)` with an index that may be `None`, and for
-    `.to(x.device.type)`, which forgets the index: the fix writes `device=x.device`. No fix is offered where the device
+    same seed than the host does; so it is for `.cuda(index)` with an index that may be `None`, for
+    `.to(x.device.type)` and `.type(x.type())`, which forget the index: the fix writes `device=x.device`; and for what
+    is put together. No fix is offered where the device
     may be another one, or not bound yet, at the factory.
 
     ## Limits
@@ -79,29 +93,31 @@ class CreateThenMove(Rule):
     and that nothing in the file sets; and in a module that a function only makes to export or trace it.
 
     Silent where the host waits in any case: in a statement that reads a value of the device, beside a loop that does
-    each time around, its own or one of a function that it calls, for a few numbers in code that reads each time, and
-    for the numbering of what was just found (`torch.arange(len(torch.unique(x)))`). Silent where `self.device` may be
-    the host's: it was read from another module in a constructor, or all callers move what they get once more. Silent,
-    too, for `linspace` of integers, which a device rounds in another way, and for tensors without elements.
+    each time around, its own or one of a function that it calls (tentative where two sizes that vary multiply), for a
+    few numbers in code that reads each time, and for the numbering of what was just found
+    (`torch.arange(len(torch.unique(x)))`). Silent where `self.device` may be the host's: it was read from another
+    module in a constructor, or all callers move what they get once more. Silent, too, for `linspace` of integers, which
+    a device rounds in another way, and for tensors without elements.
 
     Tentative, and kept back unless that is selected: where fewer than two sizes that vary multiply in what is filled
     (`torch.arange(n)`, `torch.zeros(n, 1)`, unlike `torch.ones(n, n)`, `torch.zeros(x.shape)`, `torch.eye(n)` or
     `torch.arange(n).repeat(b, 1)`), or only settings of the object do (`torch.zeros(self.width, self.bands)`), unless
-    it stands close below what is sure and is told with that; in a function that follows an argument and that the file
-    calls from no step, loop or module, and in a method of a module that nothing in the file calls, unless the same
-    function makes other memory with `device=`; where the host waits for something else in the same call or turn
-    (`.item()`, a mask, `torch.tensor([step]).to(device)`, a list of indices, `assert torch.max(offset) <= n`, the
-    output of a tokenizer, numbers that are drawn on the host), unless three sizes of what is filled vary; ahead of a
-    loop that waits in each turn, in the function or, outside of its own loop over batches, in all that call it; under
-    `hasattr(self, "name")` of what nothing in the file sets; in an `assert` or a test; in a branch that warns, and in
-    the `else:` of a flag that defaults to `True`; for what is handed to `generate(...)` at once; for random numbers,
-    unless the function draws others with `device=`: results depend on the seed, which another file may set; under
-    `if __name__ == "__main__":` of a file that defines modules, which tries them out; in files and functions for an
-    export, and in what only stands in for an operator of another runtime (`symbolic` without `backward`); for what only
-    `fit` of the same class calls, to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`,
-    `# Copyright (c) https://github.com/someone/project`, a place in another repository at the head of the file), lies
-    in a folder of what others wrote (`extern`, `third_party`) or of what is kept as it is (`retired_benchmarks`), or is
-    put in the place of another package's.
+    it stands close below what is sure and is told with that; in a function that follows an argument, or computes with
+    one and what it made (`flow.permute(0, 2, 3, 1) + torch.ones(h, w).cuda()`), and that the file calls from no step,
+    loop or module, and in a method of a module that nothing in the file calls, unless the same function makes other
+    memory with `device=`; where the host waits for something else in the same call or turn (`.item()`, a mask,
+    `torch.tensor([step]).to(device)`, a list of indices, `assert torch.max(offset) <= n`, the output of a tokenizer,
+    numbers that are drawn on the host), unless three sizes of what is filled vary; ahead of a loop that waits in each
+    turn, in the function or, outside of its own loop over batches, in all that call it; under `hasattr(self, "name")`
+    of what nothing in the file sets; in an `assert` or a test; in a branch that warns, and in the `else:` of a flag
+    that defaults to `True`; for what is handed to `generate(...)` at once; for random numbers, unless the function
+    draws others with `device=`: results depend on the seed, which another file may set; under `if __name__ ==
+    "__main__":` of a file that defines modules, which tries them out; in files and functions for an export, and in what
+    only stands in for an operator of another runtime (`symbolic` without `backward`); for what only `fit` of the same
+    class calls, to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`, `# Copyright (c)
+    https://github.com/someone/project`, a place in another repository at the head of the file), lies in a folder of
+    what others wrote (`extern`, `third_party`) or of what is kept as it is (`retired_benchmarks`), or is put in the
+    place of another package's.
 
     In the nursery: of 116 findings in six samples of repositories that nobody had tuned for, each drawn after the mends
     of the one before, 80 were worth a change. The copy is there; what it costs depends on what waits beside it.
@@ -117,9 +133,9 @@ class CreateThenMove(Rule):
 
     def check(self) -> None:
         found: list[tuple[Told, Move, Made]] = []
-        for move in self.flow.facts.moves.values():
+        for move in (*self.flow.facts.moves.values(), *moves_by_type(self)):
             value = move.value
-            if not (value.is_tensor and value.place.is_host and _goes_there(move)) or value.pinned or value.grad:
+            if not (value.is_tensor and value.place.is_host and self._goes_there(move)) or value.pinned or value.grad:
                 continue
             if self._is_for_its_effect(move.node):
                 continue
@@ -128,8 +144,11 @@ class CreateThenMove(Rule):
             made = named.made._replace(random=named.made.random or drawn) if named is not None else None
             if isinstance(start, cst.Call):
                 made = Made(start, drawn)
+            joined = Joined(self, move) if made is None else None
+            if joined is not None and joined.is_whole:
+                made = Made(joined.most(), joined.random)
             if made is not None and not is_nothing(self, made.factory) and is_worth_it(self, move, made):
-                found.append((self._told(move, made, named), move, made))
+                found.append((self._told(move, made, named, joined), move, made))
         sure = [(told, made.factory) for told, _, made in found if not told.tentative]
         self._find_twins(sure)
         for told, move, made in found:
@@ -139,6 +158,11 @@ class CreateThenMove(Rule):
             if above is not None and surely_recurs(self, move, made):
                 told.key = above.key
         report_together(self, [told for told, *_ in found], apart=2)
+
+    def _goes_there(self, move: Move) -> bool:
+        # `x.device` of an argument, or `.to(x)`: where the caller has x, on the device, as code is judged
+        of_argument = isinstance(move.target_node, cst.Attribute) or self._follows_a_tensor(move)
+        return move.target.is_there or (of_argument and move.target.kind == "param")
 
     def _find_twins(self, found: list[tuple[Told, cst.Call]]) -> None:
         """Give one key to what a function makes close by, in branches side by side too, or by the same expression."""
@@ -182,14 +206,19 @@ class CreateThenMove(Rule):
                 yield above, next(i for i, each in enumerate(above.body) if each is node)
             node, above = above, self.parent(above)
 
-    def _told(self, move: Move, made: Made, named: Named | None) -> Told:
+    def _told(self, move: Move, made: Made, named: Named | None, joined: Joined | None) -> Told:
         name = self.flow.name_of(made.factory)
+        what = f"`{name}` makes this tensor on the host"
+        if joined is not None:
+            what = f"this tensor is put together on the host, of what `{name}` and others make there"
         return Told(
             move.node,
-            f"`{name}` makes this tensor on the host, only for it to be copied to {destination(self, move)}",
+            f"{what}, only for it to be copied to {destination(self, move)}",
             also=f"so is what `{name}` makes here",
-            notes=[self.note(made.factory, "it is made here, and used only where it is moved")] if named else [],
-            fix=self._fix(move, made, named),
+            notes=[self.note(made.factory, "it is made here, and used only where it is moved")]
+            if named or (joined and not joined.is_at_once)
+            else [],
+            fix=self._fix(move, made, named) if joined is None else self._fix_of_joined(move, joined),
             tentative=not is_evident(self, move, made),
         )
 
@@ -220,9 +249,20 @@ class CreateThenMove(Rule):
         safe = not made.random and self._names_a_device(move) and not _is_kind_of_device(move.target_node)
         return self.fix(title, argument, removal, safe=safe)
 
+    def _fix_of_joined(self, move: Move, joined: Joined) -> Fix | None:
+        device = self._device(move)
+        if device is None or not (joined.is_at_once or move.target_node is None):
+            return None  # rows = torch.arange(h) may stand above what binds the device
+        edits = [self.add_argument(factory, f"device={device}") for factory in joined.factories]
+        edits.append(self._remove_move(move, None))
+        title = f"make it there: `device={device}`" + (" (draws other random numbers)" if joined.random else "")
+        return self.fix(title, *(e for e in edits if e is not None), safe=False) if None not in edits else None
+
     def _device(self, move: Move) -> str | None:
         """Code for ``device=`` that means what the move means."""
         node = move.target_node
+        if move.how == "type" and called_name(move.node) == "type" and isinstance(move.node.args[0].value, cst.Name):
+            return None  # dtype = x.type(): x may be another one since
         if node is None:
             return f'"{move.how}"'
         if isinstance(node, cst.NamedExpr) or "#" in self.code(node):
@@ -291,6 +331,8 @@ class CreateThenMove(Rule):
         return None if "#" in self.source.text[start:following] else self.replace_between(start, following, "")
 
     def _kept_arguments(self, move: Move) -> str:
+        if move.how == "type" and move.target_node is not None:
+            return f"{self.code(move.target_node)}.dtype"
         if move.how != "to":
             return ""
         kept = []
@@ -305,7 +347,7 @@ class CreateThenMove(Rule):
         return ", ".join(kept)
 
     def _follows_a_tensor(self, move: Move) -> bool:
-        """``.to(x)``: to the device and the type of another tensor."""
+        """``.to(x)``, ``.type_as(x)``: to the device and the type of another tensor."""
         return move.target_node is not None and self.flow.value(move.target_node).is_tensor
 
     def _only_rebinds(self, move: Move, named: Named) -> bool:
@@ -325,12 +367,6 @@ class CreateThenMove(Rule):
             return self.delete_line(line)
         start, _ = self.source.offsets(line.body[0])
         return self.replace_between(start, self.source.offsets(comment)[0], "")
-
-
-def _goes_there(move: Move) -> bool:
-    # `x.device` of an argument is where the caller has x: on the device, as code is judged
-    of_argument = isinstance(move.target_node, cst.Attribute) and move.target.kind == "param"
-    return move.target.is_there or of_argument
 
 
 def _is_kind_of_device(node: cst.BaseExpression | None) -> TypeGuard[cst.Attribute]:

@@ -29,7 +29,9 @@ class NumpyOnDeviceTensor(Rule):
     scikit-learn on a tensor that is on an accelerator, or that surely requires gradients (a parameter, a loss
     that has been backpropagated) where gradients are recorded. Reports also `y.numpy()` where the same function brings
     what it makes of the array to `y.device`. Tentatively, in a file that moves anything or is told devices, reports
-    what nothing brings to the host: `y.detach().numpy()`, what a model gave, what callers hand in on a device.
+    what nothing brings to the host: `y.detach().numpy()`, what a model gave, what callers hand in on a device, and in
+    any file a prediction beside a target that is brought (`np.argmax(y_pred)`, `y_true.cpu()`), and what all callers
+    bring to the host for something else, and hand in as it is.
 
     ## Why is this bad
     Numpy reads host memory. For a tensor on a device the call raises `can't convert cuda:0 device type tensor

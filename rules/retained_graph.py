@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import libcst as cst
 
@@ -15,6 +16,7 @@ from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, T
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
 from devlint.rules._beside_freed import kept_beside_freed
+from devlint.rules._evaluated import Evaluation
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_apart
 from devlint.rules._training import (
@@ -24,6 +26,7 @@ from devlint.rules._training import (
     Body,
     Loop,
     above,
+    bound_paths,
     is_inside,
     loop_around,
     paths_in,
@@ -52,12 +55,21 @@ class Keep:
     sums: bool
 
 
+class Given(NamedTuple):
+    """What a function returns with its history, by where that comes from, and its place in a row of what it returns."""
+
+    node: cst.CSTNode
+    at: int | None
+
+
 class RetainedGraph(Rule):
     """A loss is kept from step to step with the history that autograd recorded for it.
 
     ## What it does
     Reports `total += loss`, `losses.append(loss)` and the like, where `loss` goes backward in the same step, and what
-    it is kept in lives on. Also reported: terms of such a loss, and the model's outputs that it was computed from.
+    it is kept in lives on. Also reported: terms of such a loss, and the model's outputs that it was computed from;
+    what a function returns of these, or computes likewise once more (`return loss, accuracy`); and what a model gives
+    in a loop over a loader that only evaluates, in a function that trains in a loop above, with gradients on.
     Tentatively: a term that is kept in a record as it is, beside two at least that are kept by `.item()` or the like;
     `total.add_(loss)` in a function that makes one step, where the total was there before; and outputs of the model
     that a step writes into a buffer (`self.queue[:n] = z`).
@@ -106,7 +118,7 @@ class RetainedGraph(Rule):
     ## Limits
     Silent where the sum goes backward itself, where `backward(retain_graph=True)` keeps the graph for more, where the
     list is emptied or bound anew in each step, or again and again after a few (`if step % accumulate == 0:`, or where
-    the optimizer steps), and in loops of a few iterations. A loss that is only evaluated is reported as
+    the optimizer steps), and in loops of a few iterations. Functions that do nothing but evaluate are for
     `inference-with-grad`. Held back as tentative: outputs of the model, loops `for epoch in range(epochs)` of one step
     each, and what a loop around binds anew for each step of the optimizer, for a round of several optimizers, or a
     function that goes through the parts of one: `backward()` has freed most of the few rounds that it keeps.
@@ -127,16 +139,18 @@ class RetainedGraph(Rule):
         bodies = Bodies(self.flow)
         if not bodies.found:
             return
-        returning = {body.function: body for body in bodies.found.values() if self._returns_loss(bodies, body)}
+        returning = {body.function: given for body in bodies.found.values() if (given := self._given(bodies, body))}
         found = [self._told(bodies, keep, returning) for keep in self._keeps()]
         found += [self._told_of_beside(kept, freed) for kept, freed in kept_beside_freed(self)]
         for body in bodies.found.values():
             found += [*self._added_in_place(body), *self._written_to_buffers(body)]
         report_apart(self, (told for told in found if told is not None))
 
-    def _told(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
+    def _told(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Given]) -> Told | None:
         body = bodies.found.get(self.flow.function(keep.node))
         told = self._check_names(bodies, body, keep) if body is not None else None
+        if told is None and body is not None:
+            told = self._check_evaluated(body, keep)
         return told or (self._check_call(bodies, keep, returning) if returning else None)
 
     # what is kept -------------------------------------------------------------------------------
@@ -393,30 +407,82 @@ class RetainedGraph(Rule):
             return sums and (name == "float" or self.flow.value(value).kind == TENSOR)
         return False
 
+    # what is only evaluated -----------------------------------------------------------------------
+
+    def _check_evaluated(self, body: Body, keep: Keep) -> Told | None:
+        """`total += criterion(net(x), y)` in a loop that only evaluates, in a function that trains in another loop."""
+        loop = loop_around(self.flow, keep.node)
+        if loop is None or runs_few_times(loop) or under_no_grad(self.flow, keep.node):
+            return None
+        evaluation = Evaluation(self, body, loop)
+        if not evaluation.is_one or not self._outlives(body, keep, loop):
+            return None
+        for part in self._kept_parts(keep):
+            if not evaluation.records(part, dotted(keep.holder)) or evaluation.model is None:
+                continue
+            holder, what = short(self.code(keep.holder)), short(self.code(part))
+            return Told(
+                keep.node,
+                f"`{holder}` keeps the autograd history of every turn, for `{what}` is kept with its own",
+                f"so does `{holder}`, for `{what}`",
+                notes=[self.note(evaluation.model, "autograd records it from here, and nothing goes backward")],
+                fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=False),
+            )
+        return None
+
     # losses that functions return ---------------------------------------------------------------
 
-    def _returns_loss(self, bodies: Bodies, body: Body) -> bool:
-        """Whether a function returns, with its history, a loss that it has sent backward."""
+    def _given(self, bodies: Bodies, body: Body) -> Given | None:
+        """What a function returns with its history: a loss that it has sent backward, or another computed likewise."""
         function = body.function
         if function is None or function.is_replaced or function.name == "training_step":
-            return False
+            return None
         returns = [n for n in self.source.nodes_of(cst.Return) if self.flow.function(n) is function]
         if not returns or not body.backwards:
-            return False
-        return all(self._is_spent_loss(bodies, body, node) for node in returns)
+            return None
+        values = [node.value for node in returns]
+        if all(isinstance(value, cst.Tuple) for value in values):
+            # return loss, accuracy
+            for at in range(min(len(value.elements) for value in values if isinstance(value, cst.Tuple))):
+                each = [value.elements[at].value for value in values if isinstance(value, cst.Tuple)]
+                if spent := self._spent(bodies, body, each):
+                    return Given(spent, at)
+            return None
+        spent = self._spent(bodies, body, values)
+        return Given(spent, None) if spent is not None else None
 
-    def _is_spent_loss(self, bodies: Bodies, body: Body, node: cst.Return) -> bool:
-        path = dotted(node.value)
-        if not path or self.flow.value(node.value or node).kind in (DATA, ARRAY, NONE):
-            return False
+    def _spent(self, bodies: Bodies, body: Body, values: Sequence[cst.BaseExpression | None]) -> cst.CSTNode | None:
+        """Where the loss that all these are, on one path each, gets its history, and is spent."""
+        found = [self._is_spent_loss(bodies, body, value) for value in values]
+        return found[0] if found and all(each is not None for each in found) else None
+
+    def _is_spent_loss(self, bodies: Bodies, body: Body, value: cst.BaseExpression | None) -> cst.CSTNode | None:
+        path = dotted(value)
+        if value is None or not path or self.flow.value(value).kind in (DATA, ARRAY, NONE):
+            return None
         for backward in body.backwards:
             if path in backward.paths and not backward.again:
-                start, end = bodies.position(backward.node), bodies.position(node)
+                start, end = bodies.position(backward.node), bodies.position(value)
                 between = [s for s in body.bindings.get(path, ()) if start < bodies.position(s) < end]
-                return start < end and all(_carries_on(statement, path) for statement in between)
-        return False
+                if start < end and all(_carries_on(statement, path) for statement in between):
+                    return backward.node
+        # loss = criterion(net(x), y); loss.backward(); ...; after = criterion(net(xs), ys); return after
+        bound = body.bindings.get(path, ())
+        if len(bound) != 1 or not isinstance(bound[0], cst.Assign) or under_no_grad(self.flow, bound[0]):
+            return None
+        called = _called_in(bound[0])
+        losses = [
+            each for backward in body.backwards for loss in backward.paths for each in body.bindings.get(loss, ())
+        ]
+        if (
+            called
+            and any(_called_in(each) == called for each in losses)
+            and self.flow.value(value).tracked is not False
+        ):
+            return bound[0]
+        return None
 
-    def _check_call(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Body]) -> Told | None:
+    def _check_call(self, bodies: Bodies, keep: Keep, returning: dict[Function | None, Given]) -> Told | None:
         """`total += train_step(batch)`; `loss = train_step(batch)` and then `total += loss`."""
         flow = self.flow
         loop = loop_around(flow, keep.node)
@@ -424,27 +490,45 @@ class RetainedGraph(Rule):
             return None
         for part in self._kept_parts(keep):
             call: cst.BaseExpression | None = part
-            name = dotted(part)
+            name, place = dotted(part), None
             if name:
                 bound = [
-                    n for n in self.source.nodes_of(cst.Assign)
-                    if is_inside(flow, n, loop.body) and any(dotted(t.target) == name for t in n.targets)
-                ]  # fmt: skip
-                if len(bound) != 1 or bodies.position(bound[0]) > bodies.position(keep.node):
+                    n
+                    for n in self.source.nodes_of(cst.Assign)
+                    if is_inside(flow, n, loop.body) and name in bound_paths(n)
+                ]
+                before = [n for n in bound if bodies.position(n) < bodies.position(keep.node)]
+                if not before:
                     continue
-                call = bound[0].value
+                last = max(before, key=bodies.position)
+                if len(bound) > 1 and self._block(last) is not self._block(keep.node):
+                    continue  # if train: loss = step(x) else: loss = evaluate(x)
+                call, target = last.value, last.targets[0].target
+                if isinstance(target, cst.Tuple):  # loss, accuracy = train_step(batch)
+                    names = [dotted(each.value) for each in target.elements]
+                    place = names.index(name) if name in names else -1
             function = self._called(call)
             if function not in returning:
                 continue
-            body = bodies.of(flow.function(keep.node))
-            spent = returning[function].backwards[0]
+            body, given = bodies.of(flow.function(keep.node)), returning[function]
+            if given.at != place:
+                continue
             if self._outlives(body, keep, loop):
                 sure = self._recurs_often(loop) and not self._ends_with_step(body, keep)
-                return self._tell(keep, part, spent.node, safe=bool(name), sure=sure)
+                safe = bool(name) and not isinstance(given.node, cst.Assign)
+                return self._tell(keep, part, given.node, safe=safe, sure=sure)
         return None
 
+    def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self.parent(self.enclosing(node, cst.SimpleStatementLine) or node)
+
     def _called(self, call: cst.BaseExpression | None) -> Function | None:
-        return function_called(self.flow, self.flow.function(call), call) if isinstance(call, cst.Call) else None
+        if not isinstance(call, cst.Call):
+            return None
+        caller = self.flow.function(call)
+        inner = (f for f in self.flow.scope.functions.values() if f.outer is not None and f.outer is caller)
+        # def solve(...): def train(...): ...; losses.append(train(...))
+        return next((f for f in inner if f.name == dotted(call.func)), None) or function_called(self.flow, caller, call)
 
     # what is said -------------------------------------------------------------------------------
 
@@ -471,7 +555,10 @@ class RetainedGraph(Rule):
 
     def _tell(self, keep: Keep, part: cst.BaseExpression, backward: cst.CSTNode, *, safe: bool, sure: bool) -> Told:
         holder, what = short(self.code(keep.holder)), short(self.code(part))
-        notes = [self.note(backward, "it goes backward from here, and nothing needs its history after that")]
+        told = "it goes backward from here, and nothing needs its history after that"
+        if isinstance(backward, cst.Assign):
+            told = "it gets its history here, and nothing needs that"
+        notes = [self.note(backward, told)]
         if self._is_never_read(keep):
             notes.append(self.note(keep.node, f"nothing reads `{holder}`: the line can go"))
         return Told(
@@ -598,6 +685,12 @@ def _carries_on(statement: cst.CSTNode, path: str) -> bool:
     if isinstance(statement, cst.Assign) and isinstance(statement.value, cst.BinaryOperation):
         return dotted(statement.value.left) == path or dotted(statement.value.right) == path
     return False
+
+
+def _called_in(statement: cst.CSTNode) -> str:
+    """`criterion` of `loss = criterion(net(x), y)`."""
+    value = statement.value if isinstance(statement, cst.Assign) else None
+    return dotted(value.func) if isinstance(value, cst.Call) else ""
 
 
 def _adds_to_itself(statement: cst.CSTNode, path: str) -> bool:
