@@ -79,16 +79,16 @@ class DeviceComparedToString(Rule):
     that may be `None`, and where both sides are a `torch.device` bound before: another index may be meant to differ.
 
     ## Limits
-    Silent where the value may be a string: a parameter that is not annotated, or has a
-    string for a default, or is asked for a word that is no device; an attribute that is only called `device`; what
-    one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
-    but moves to the host, which do no harm, and for `if x.device != device:` above nothing but moves. Held back as
-    tentative: what is a `torch.device` by its annotation only, a parameter that is annotated as either, or that may be
-    a string and is handed a `torch.device` by a call in the file, `x.device == torch.device(name)` where a parameter
-    tells the name, perhaps with an index, `"gpu" in str(device)` of what is only called so (silent where the file calls
-    a device `gpu` anywhere, as other libraries do), `str(device) == "cuda"` unless the device is a tensor's, the type of
-    what is only called `device`, a list of names where nothing else says that there is one device, what decides on a
-    warning or a line of a log alone, and code that says that it was copied.
+    Silent where the value may be a string: a parameter that is not annotated, or has a string for a default, or is
+    asked for a word that is no device; an attribute that is only called `device`; what one branch makes a
+    `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing but moves to the host,
+    which do no harm, and for `if x.device != device:` above nothing but moves. Held back as tentative: what is a
+    `torch.device` by its annotation only, a parameter that is annotated as either, or that may be a string and is
+    handed a `torch.device` by a call in the file, `x.device == torch.device(name)` where a parameter tells the name,
+    perhaps with an index, `"gpu" in str(device)` of what is only called so (silent where the file calls a device `gpu`
+    anywhere, as other libraries do), `str(device) == "cuda"` unless the device is a tensor's, the type of what is only
+    called `device`, a list of names where nothing else says that there is one device, what decides on a warning or a
+    line of a log alone, and code that says that it was copied.
 
     In the nursery: of 9 findings in repositories that nobody had tuned for, 5 were worth a change. The comparison is
     wrong in each; what it decides on often comes to the same.
