@@ -106,8 +106,8 @@ class DeviceLeftOut(Rule):
     or list on both sides of one `if` are compared, where the test does not ask for a device, and nothing moves them
     below. Of the calls of a class or function of the project, silent where what one gives is moved, where the device it
     is left at is `None`, which may go by what it is handed, and in tests; all of them are tentative, as the other one
-    may be for the host on purpose. Single numbers (`torch.tensor(0.0)`) mix with anything, and are silent. New: two findings in code that is
-    kept well, one of them true; the cause of the other was mended.
+    may be for the host on purpose. Single numbers (`torch.tensor(0.0)`) mix with anything, and are silent. New: two
+    findings in code that is kept well, one of them true; the cause of the other was mended.
 
     Of what loads, `torch.load` and its like are left to `load-without-map-location`. Silent in tests, where one of the
     calls is under a test that asks for a device or comes after an error of the other, where the function is known to
