@@ -43,13 +43,14 @@ class DeviceComparedToString(Rule):
     Reports `==`, `!=`, `in` and `not in` between what is surely a `torch.device` and strings, the lookup of one in
     a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`, also where the latter was
     bound to a name before. Reports, too, `str(device) == "cuda"`, which leaves out `cuda:0`, and types that no device
-    has: `device.type == "gpu"`, `x.device.type == "cuda:0"`; one device that is compared to a list of names, which `in`
-    is meant for; and the name of a parameter in quotes: `"device" == "cuda"`.
+    has: `device.type == "gpu"`, `x.device.type == "cuda:0"`, `"gpu" in str(device)`; one device that is compared to a
+    list of names, which `in` is meant for; the name of a parameter in quotes: `"device" == "cuda"`; and methods of
+    strings: `x.device.startswith("cuda")`.
 
     ## Why is this bad
     A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every
     machine. The branch meant for one kind of device is never taken, without a word. A dictionary with string keys
-    raises `KeyError`, or gives the default.
+    raises `KeyError`, or gives the default, and a method of strings raises `AttributeError`.
 
     A tensor's device carries an index: `cuda:0`. It does not equal `torch.device("cuda")`, which has none.
 
@@ -73,19 +74,21 @@ class DeviceComparedToString(Rule):
 
     ## Fix safety
     The fix compares `.type`: safe, as what it replaces has one outcome only. A string with an index is compared to
-    `str(device)`: unsafe, since `cuda` and `cuda:0` may mean the same device. It is unsafe, too, for a parameter
+    `str(device)`: unsafe, since `cuda` and `cuda:0` may mean the same device, and so is `cuda` for `gpu`. A method of
+    strings is asked of `str(device)`: safe, as a string is the same there. It is unsafe, too, for a parameter
     that may be `None`, and where both sides are a `torch.device` bound before: another index may be meant to differ.
 
     ## Limits
-    Silent where the value may be a string: a parameter that is not annotated, or has a
-    string for a default, or is asked for a word that is no device; an attribute that is only called `device`; what
-    one branch makes a `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing
-    but moves to the host, which do no harm, and for `if x.device != device:` above nothing but moves. Held back as
-    tentative: what is a `torch.device` by its annotation only, a parameter that is annotated as either, or that may be
-    a string and is handed a `torch.device` by a call in the file, `x.device == torch.device(name)` where a parameter
-    tells the name, perhaps with an index, `str(device) == "cuda"` unless the device is a tensor's, the type of what is
-    only called `device`, a list of names where nothing else says that there is one device, what decides on a warning or
-    a line of a log alone, and code that says that it was copied.
+    Silent where the value may be a string: a parameter that is not annotated, or has a string for a default, or is
+    asked for a word that is no device; an attribute that is only called `device`; what one branch makes a
+    `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing but moves to the host,
+    which do no harm, and for `if x.device != device:` above nothing but moves. Held back as tentative: what is a
+    `torch.device` by its annotation only, a parameter that is annotated as either, or that may be a string and is
+    handed a `torch.device` by a call in the file, `x.device == torch.device(name)` where a parameter tells the name,
+    perhaps with an index, `"gpu" in str(device)` of what is only called so (silent where the file calls a device `gpu`
+    anywhere, as other libraries do), `str(device) == "cuda"` unless the device is a tensor's, the type of what is only
+    called `device`, a list of names where nothing else says that there is one device, what decides on a warning or a
+    line of a log alone, and code that says that it was copied.
 
     In the nursery: of 9 findings in repositories that nobody had tuned for, 5 were worth a change. The comparison is
     wrong in each; what it decides on often comes to the same.
@@ -115,6 +118,7 @@ class DeviceComparedToString(Rule):
                 else:
                     self._compared_as_text(node, device, other)
                     self._compared_if_object(node, device, other)
+                    self._asked_for_gpu(node, device, other)  # str(device) == "gpu"
         elif isinstance(operator, cst.In | cst.NotIn):
             if self.flow.value(left).is_device_object:
                 if texts := self._texts_in(right):
@@ -127,6 +131,7 @@ class DeviceComparedToString(Rule):
                 self._report(node, right, "which is no string: `in` raises", texts)
             else:
                 self._compared_if_object(node, left, right)  # device not in "cpu"
+                self._asked_for_gpu(node, right, left)  # "gpu" in str(device)
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
         if isinstance(self.parent(node), cst.AssignTarget):
@@ -137,6 +142,103 @@ class DeviceComparedToString(Rule):
     def visit_Call(self, node: cst.Call) -> None:
         if isinstance(node.func, cst.Attribute) and node.func.attr.value == "get" and node.args:
             self._looked_up(node, node.func.value, node.args[0].value)
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_STRINGS:
+            self._taken_for_string(node, node.func)
+            if node.args and node.func.attr.value in ("startswith", "find", "count"):
+                self._asked_for_gpu(node, node.func.value, node.args[0].value)  # str(device).startswith("gpu")
+
+    def _taken_for_string(self, call: cst.Call, method: cst.Attribute) -> None:
+        """``x.device.startswith("cuda")``, which raises, for it is a method of strings."""
+        device, name = method.value, method.attr.value
+        value = self.flow.value(device)
+        if self._is_told_apart(call, device):
+            return
+        shown = short(self.code(device))
+        fix = self.fix("ask its text", self.insert_before(device, "str("), self.insert_after(device, ")"), safe=True)
+        if value.is_device_object:
+            said = f"`{shown}` is a `torch.device`, which has no `{name}`: this raises"
+            surely = self._is_surely(device) and not is_copied(self, call)
+            self.report(call, said, notes=self._notes(device), fix=fix, tentative=not surely)
+            return
+        param = self._parameter_of(device)
+        handed = self._handed(param) if param is not None else None
+        if handed is not None:
+            said = f"`{shown}` is handed a `torch.device`, which has no `{name}`"
+            notes = [self.note(handed, "it is handed in here")]
+            self.report(call, said, notes=notes, fix=fix, tentative=True)  # other calls may hand in strings
+
+    def _is_told_apart(self, node: cst.CSTNode, device: cst.BaseExpression) -> bool:
+        """Whether a test or a handler around a node tells strings from other devices."""
+        # if isinstance(device, str): ...; if hasattr(device, "split"): ...; if type(device) is str: ...
+        # try: kind = device.split(":")[0]  except AttributeError: kind = device.type
+        name, child, above = self.code(device), node, self.parent(node)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            if isinstance(above, cst.Try) and child is above.body:
+                return True
+            asked = (
+                above.left
+                if isinstance(above, cst.BooleanOperation) and child is above.right
+                else above.test
+                if isinstance(above, cst.If | cst.IfExp | cst.While) and child is not above.test
+                else None
+            )
+            if asked is not None and any(
+                f"{test}({name}" in self.code(asked) for test in ("isinstance", "hasattr", "type")
+            ):
+                return True
+            child, above = above, self.parent(above)
+        return False
+
+    def _asked_for_gpu(
+        self, node: cst.Comparison | cst.Call, text: cst.BaseExpression, word: cst.BaseExpression
+    ) -> None:
+        """``"gpu" in str(device)``: no device of torch is called so."""
+        device, asked = _shown(text), str(word.evaluated_value) if isinstance(word, cst.SimpleString) else ""
+        if device is None or not (asked.lower() == "gpu" or asked.lower().startswith("gpu:")):
+            return
+        value = self.flow.value(device)
+        if not value.is_device_object and not names_device(last_word(dotted(device))):
+            return
+        is_sure = value.is_device_object and self._is_surely(device)
+        if not is_sure and self._names_gpus(word):
+            return
+        if isinstance(node, cst.Comparison):
+            is_denied = isinstance(node.comparisons[0].operator, cst.NotIn | cst.NotEqual)
+            said = f"`{short(self.code(node))}` is {'always' if is_denied else 'never'} true"
+        else:
+            said = f"`{short(self.code(node))}` never finds it"
+        quote = word.value[0] if isinstance(word, cst.SimpleString) else ""
+        whole = isinstance(node, cst.Comparison) and isinstance(node.comparisons[0].operator, cst.Equal | cst.NotEqual)
+        fixable = quote in ("'", '"') and not whole  # str(device) == "cuda"  leaves out `cuda:0`
+        fix = self.fix("look for `cuda`", self.replace(word, f"{quote}cuda{asked[3:]}{quote}"), safe=False)
+        self.report(
+            node,
+            f"{said}: no device of torch is called `{asked.partition(':')[0]}`",
+            fix=fix if fixable else None,
+            tentative=not is_sure or self._matters_little(node),
+        )
+
+    def _names_gpus(self, word: cst.BaseExpression) -> bool:
+        """Whether the file has that name for devices, as those of another library are called so, or speaks to one."""
+        # Trainer(accelerator="gpu"); choices=["cpu", "gpu"]; where = "gpu:0" if tf.test.is_gpu_available() else "cpu"
+        packages = {name.partition(".")[0] for name in self.flow.scope.imports.values()}
+        return bool(packages & _WITH_GPUS) or any(
+            text is not word
+            and isinstance(text.evaluated_value, str)
+            and text.evaluated_value.lower().partition(":")[0] == "gpu"
+            and not self._is_asked(text)
+            for text in self.source.nodes_of(cst.SimpleString)
+        )
+
+    def _is_asked(self, text: cst.SimpleString) -> bool:
+        """``"gpu" in str(device)``, elsewhere in the file."""
+        above = self.parent(text)
+        if isinstance(above, cst.ComparisonTarget | cst.Arg):
+            above = self.parent(above)
+        if isinstance(above, cst.Call):
+            return isinstance(above.func, cst.Attribute) and _shown(above.func.value) is not None
+        sides = [above.left, above.comparisons[0].comparator] if isinstance(above, cst.Comparison) else []
+        return any(_shown(side) is not None for side in sides)
 
     def _compared(
         self, node: cst.Comparison, device: cst.BaseExpression, other: cst.BaseExpression, outcome: str
@@ -424,9 +526,26 @@ class DeviceComparedToString(Rule):
             if (called or function_called(self.flow, self.flow.function(call), call)) is not function:
                 continue
             given = handed_in(call, function, param.name.value)
-            if given is not None and self.flow.value(given).is_device_object:
+            if given is not None and (self._is_object(given) or self._is_bound_to_object(given)):
                 return given
         return None
+
+    def _is_object(self, node: cst.BaseExpression) -> bool:
+        """Whether it is a ``torch.device``, or that of what is used as a tensor: ``ids.device`` of ``ids.shape``."""
+        if isinstance(node, cst.Attribute) and node.attr.value == "device" and self.flow.value(node.value).is_tensor:
+            return True
+        return self.flow.value(node).is_device_object
+
+    def _is_bound_to_object(self, given: cst.BaseExpression) -> bool:
+        """``if where is None: where = x.device``, above ``half_of(model, where)``"""
+        function = self.flow.function(given)
+        return isinstance(given, cst.Name) and any(
+            given.value in bound_paths(node)
+            and self.flow.function(node) is function
+            and self._is_object(node.value)
+            and self.source.comes_before(node, given)
+            for node in self.source.nodes_of(cst.Assign)
+        )
 
     def _compare_types(self, node: cst.Comparison, device: cst.BaseExpression, texts: list[str]) -> Fix | None:
         if self.flow.scope.imports.get("torch") != "torch" or any(text not in _TYPES for text in texts):
@@ -546,6 +665,13 @@ class DeviceComparedToString(Rule):
         return None
 
 
+#: What is asked of strings, and what a `torch.device` does not have. It has `index`, which is a number.
+_OF_STRINGS = frozenset(
+    "startswith endswith split rsplit partition rpartition lower upper strip lstrip rstrip replace find rfind count "
+    "isdigit removeprefix removesuffix casefold title capitalize format encode join".split()
+)
+#: Packages that call devices so.
+_WITH_GPUS = frozenset("jax tensorflow paddle mxnet pytorch_lightning lightning onnxruntime mindspore oneflow".split())
 #: Methods that move, and what gives the parameters to be moved.
 _BRINGS = frozenset("to cuda cpu parameters buffers state_dict items values".split())
 #: What is called to tell people something.
@@ -563,6 +689,20 @@ def _given(block: cst.BaseSuite, after: cst.CSTNode | None = None) -> list[cst.B
                 return None
             found.append(small.value)
     return found
+
+
+def _shown(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """The device of ``str(device)``, ``device.type``, ``str(device).lower()`` and ``str(device).split(":")[0]``."""
+    while isinstance(node, cst.Call | cst.Subscript):
+        if isinstance(node, cst.Subscript):
+            node = node.value
+        elif isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_STRINGS:
+            node = node.func.value
+        elif dotted(node.func) in ("str", "repr") and len(node.args) == 1:
+            return node.args[0].value
+        else:
+            return None
+    return node.value if isinstance(node, cst.Attribute) and node.attr.value == "type" else None
 
 
 def _tells(block: cst.BaseSuite) -> bool:

@@ -9,8 +9,8 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
-from devlint.flow.hypothesis import asks_for_device
-from devlint.flow.names import called_name, dotted, last_word
+from devlint.flow.hypothesis import asks_for_device, names_device
+from devlint.flow.names import called_name, dotted, last_word, names_bound
 from devlint.flow.place import HOST
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import UNKNOWN_KIND
@@ -34,6 +34,10 @@ _OF_RUN = re.compile(r"(?<![a-z])(train(er)?(_state|/|\.p)|rng|scheduler|config|
 _OF_TORCH = frozenset(
     "torch.load torch.serialization.load torch.hub.load_state_dict_from_url torch.utils.model_zoo.load_url".split()
 )
+#: Whose functions are told the device for reasons of their own, or are of `tensor-without-device`.
+_NOT_OF_PROJECT = frozenset(
+    "torch torchvision torchaudio numpy functools dict dataclasses argparse jax tensorflow print super".split()
+)
 _READS_OR_PUTS = _PUTS | {"numpy", "tolist"}
 
 
@@ -55,7 +59,10 @@ class DeviceLeftOut(Rule):
     Reports a layer of torch that a constructor makes without `device=`, where it makes others with one and none without
     a reason (at least two, and the same device); and a tensor that one branch makes without `device=` for the name or
     list that the other branch makes it for with one. Reports the call of a function or method that loads something
-    without `map_location=`, where another call of it in the same file gives one (`Net.load_from_file(path)`).
+    without `map_location=`, where another call of it in the same file gives one (`Net.load_from_file(path)`). Reports a
+    class or function of the project that is called twice in one function with the same arguments, once with
+    `device=device` and once without; and one that has a device for a default, where a method that has a `device` itself
+    calls it without, and another call tells it one.
 
     ## Why is this bad
     What is made without `device=` is on the host. Beside what is on the device the first operation raises `Expected all
@@ -97,8 +104,10 @@ class DeviceLeftOut(Rule):
     Silent where the constructor or the method moves anything itself, under `with torch.device(...)`, where the device
     of the others is the host, and for layers without parameters. Of tensors, only those that are made for the same name
     or list on both sides of one `if` are compared, where the test does not ask for a device, and nothing moves them
-    below. Single numbers (`torch.tensor(0.0)`) mix with anything, and are silent. New: two findings in code that is
-    kept well, one of them true; the cause of the other was mended.
+    below. Of the calls of a class or function of the project, silent where what one gives is moved, where the device it
+    is left at is `None`, which may go by what it is handed, and in tests; all of them are tentative, as the other one
+    may be for the host on purpose. Single numbers (`torch.tensor(0.0)`) mix with anything, and are silent. New: two
+    findings in code that is kept well, one of them true; the cause of the other was mended.
 
     Of what loads, `torch.load` and its like are left to `load-without-map-location`. Silent in tests, where one of the
     calls is under a test that asks for a device or comes after an error of the other, where the function is known to
@@ -122,6 +131,8 @@ class DeviceLeftOut(Rule):
         for function in self.flow.scope.functions.values():
             if function.role == CONSTRUCTOR and function.cls is not None and function.cls.is_module:
                 self._layers(function)
+        if not self.in_tests:
+            self._twins()
         for node in self.source.nodes_of(cst.If):
             self._branches(node)
         for choice in self.source.nodes_of(cst.IfExp):
@@ -272,6 +283,91 @@ class DeviceLeftOut(Rule):
         has_self = function is not None and function.cls is not None and function.takes_self
         return all(has_self if name == "self" else bound_before(self.flow, name, call) for name in names)
 
+    # twins --------------------------------------------------------------------------------------
+
+    def _twins(self) -> None:
+        """``FeedForward(width, device=device)``, and ``FeedForward(width)`` below it."""
+        told: dict[str, list[Told]] = {}
+        left: list[tuple[cst.Call, str]] = []
+        for call in self.source.nodes_of(cst.Call):
+            path = dotted(call.func)
+            if not path or any(arg.star for arg in call.args) or self._is_of_package(call):
+                continue
+            given = argument(call, None, "device")
+            if given is None:
+                # Block(8, device)
+                if not any(names_device(last_word(dotted(arg.value))) for arg in call.args):
+                    left.append((call, path))
+            elif dotted(given.value) and not leaves_on_host(self, given.value) and not self._is_asked(call):
+                # not device="cuda", which is a choice; if torch.cuda.is_available(): return Net(8, device=device)
+                told.setdefault(path, []).append(Told(call, f"device={self.code(given.value)}"))
+        for call, path in left:
+            function = self.flow.function(call)
+            if path not in told or self.flow.value(call).is_tensor:
+                continue  # rows = look_up(ids)   is for `ignored-device-argument`
+            if function is None or self._is_asked(call) or self._is_moved(call, function):
+                continue
+            callee = self._callee(call)
+            twin = next((each for each in told[path] if self._is_twin(each, call, function, callee)), None)
+            if twin is None:
+                continue
+            self.report(
+                call,
+                f"`{path}` is left without `device=`, and works on its own default",
+                notes=[self.note(twin.call, f"this is told `{short(twin.device)}`")],
+                fix=self._fix(call, twin),
+                tentative=True,  # the other may be for the host on purpose
+            )
+
+    def _is_of_package(self, call: cst.Call) -> bool:
+        """``torch.zeros(3)``, ``nn.Linear(8, 8)``, ``partial(make, 8)``, ``dict(rows=3)``: others speak of these."""
+        return self.flow.scope.qualified(call.func).partition(".")[0] in _NOT_OF_PROJECT
+
+    def _callee(self, call: cst.Call) -> Function | None:
+        """The function, method or constructor that is called, where the file or the project has it."""
+        cls = self.flow.scope.class_names.get(dotted(call.func))
+        if cls is not None:
+            return cls.find_method("__init__")
+        unit = self.flow.followed(self.flow.scope.qualified(call.func))
+        if unit is not None and unit.cls is not None:
+            return unit.cls.find_method("__init__")
+        return function_of(self.flow, call) or self._of_class(call) or self._of_project(call)
+
+    def _is_twin(self, told: Told, call: cst.Call, function: Function, callee: Function | None) -> bool:
+        """Whether a call that is told the device shows that another is to be told one as well."""
+        param = callee.param("device") if callee is not None else None
+        if callee is not None and (
+            # def build(width, device=None): device = device or pick()
+            param is None or param.default is None or dotted(param.default) == "None" or "device" in callee.assigned
+        ):
+            return False
+        if self.flow.function(told.call) is function:
+            # Block(width=8, device=device), Block(width=8)   and a class, where the default is not seen
+            alike = _keywords(call) == _keywords(told.call) - {"device"} and _places(call) == _places(told.call)
+            return alike and (callee is not None or last_word(dotted(call.func))[:1].isupper())
+        # def load(path, device="cuda"): Net.load(path, device=device)
+        # def __init__(self, net=None, device="cuda"): self.net = net or Net.load()   and the device is kept
+        return param is not None and function.param("device") is not None and function.cls is not None
+
+    def _is_moved(self, call: cst.Call, function: Function) -> bool:
+        """Whether what is called for is moved, or may be: ``Net(8).to(device)``, ``self.net.to(device)``."""
+        names: set[str] = set()
+        assign: cst.Assign | None = self.enclosing(call, cst.Assign)
+        for target in assign.targets if assign is not None else ():
+            names |= {dotted(target.target), *names_bound(target.target)}
+        # self.net = Net(8)   in one method, and self.net.to(device) in another
+        where = function.cls.node if function.cls is not None else function.node
+        for each in tree.walk(where):
+            if not isinstance(each, cst.Call) or not isinstance(each.func, cst.Attribute) or not _puts(each):
+                continue
+            # made[0].to(device)
+            if dotted(each.func.value) == "self" or any(
+                part is call or (isinstance(part, cst.BaseExpression) and dotted(part) in names)
+                for part in tree.walk(each.func.value)
+            ):
+                return True
+        return False
+
     # branches -----------------------------------------------------------------------------------
 
     def _branches(self, node: cst.If) -> None:
@@ -344,6 +440,10 @@ class DeviceLeftOut(Rule):
 def _places(call: cst.Call) -> int:
     """How many arguments are told by their place."""
     return sum(arg.keyword is None for arg in call.args)
+
+
+def _keywords(call: cst.Call) -> set[str]:
+    return {arg.keyword.value for arg in call.args if arg.keyword is not None}
 
 
 def _puts(call: cst.Call) -> bool:

@@ -22,8 +22,8 @@ class NonLeafParameter(Rule):
 
     ## What it does
     Reports `nn.Parameter(t).to(device)` kept as an attribute of a module; a moved copy of a tensor that requires
-    gradients where a leaf is wanted: given to an optimizer, or asked for its `grad`; and an entry of `_parameters`
-    that is replaced by its own moved copy.
+    gradients where a leaf is wanted: given to an optimizer, asked for its `grad`, or returned by a function that is
+    annotated to give a parameter; and an entry of `_parameters` that is replaced by its own moved copy.
 
     ## Why is this bad
     To move a tensor that requires gradients is an operation that autograd records: its result is a plain tensor,
@@ -65,8 +65,9 @@ class NonLeafParameter(Rule):
     Silent where the moved copy is only computed with, where the place of the data is not known, and where
     `retain_grad()` is called or `grad` is set. What stands side by side in one module is told once. Held back as
     tentative: a class of which all modules of the file go into plain lists, tuples or dictionaries, which register
-    nothing of them anyway (`unregistered-module`), and parameters with `requires_grad=False`: what is lost is their
-    place in `state_dict()`, and that they move with the module, which not everybody asks for.
+    nothing of them anyway (`unregistered-module`), parameters with `requires_grad=False`: what is lost is their place
+    in `state_dict()`, and that they move with the module, which not everybody asks for; and parameters that a function
+    makes of a tensor it is handed, and returns, since that may be there already.
 
     ## References
     - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
@@ -80,16 +81,15 @@ class NonLeafParameter(Rule):
         if "_parameters[" in self.source.text:
             self._put_back()
         copies = {node: move for node, move in self.flow.facts.moves.items() if self.flow.value(node).ref == "non-leaf"}
-        if not copies:
-            return
-        stored = self._stored(copies)
+        stored = self._stored(copies) if copies else {}
         # self.w = nn.Parameter(w).to(device); nn.init.ones_(self.w); self.b = nn.Parameter(b).to(device)
         report_apart(self, stored.values(), apart=2)
-        wanted = {**self._graded(), **self._optimized()}
+        wanted = {**self._graded(), **self._optimized()} if copies else {}
         for node, move in copies.items():
             if node in wanted and node not in stored:
                 message, notes = wanted[node]
                 self.report(node, message, notes=notes, fix=self._fix(move))
+        self._given({*stored, *wanted})
 
     # where a leaf is wanted -----------------------------------------------------------------------
 
@@ -122,6 +122,30 @@ class NonLeafParameter(Rule):
                         move.node, message, also, notes=notes, fix=fix, tentative=lost or state_only
                     )
         return found
+
+    def _given(self, told: set[cst.CSTNode | None]) -> None:
+        """``def as_parameter(rows, device) -> nn.Parameter: return nn.Parameter(rows).to(device)``"""
+        for node in self.source.nodes_of(cst.Return):
+            function = self.flow.function(node)
+            # def start(n, device): return nn.Parameter(torch.ones(n)).to(device)   may be for computing with alone
+            said = function.node.returns if function is not None and node.value is not None else None
+            if function is None or said is None or not _PARAMETERS & self.flow.scope.qualified_names(said):
+                continue
+            value = self.flow.value(node.value) if node.value is not None else None
+            made = node.value if isinstance(node.value, cst.Call) else value.origin if value is not None else None
+            move = self.flow.move(made) if made is not None else None
+            if value is None or move is None or move.value.ref != "parameter" or value.ref == "parameter":
+                continue
+            if move.target.is_host or move.node in told:
+                continue
+            to = destination(self, move)
+            self.report(
+                move.node,
+                f"`{function.name}` is to give a parameter, and what moving one to {to} gives is a plain tensor",
+                fix=self._fix(move),
+                # def as_parameter(rows: Tensor, device=None)   where `rows` may be there, and `device` be left out
+                tentative=value.ref != "non-leaf" or move.value.tracked is False,
+            )
 
     def _refused(self, cls: Class, name: str) -> cst.CSTNode | None:
         """What a class does with an attribute and a parameter does not let it do: ``self.w = self.w * scale``,
@@ -246,6 +270,9 @@ class NonLeafParameter(Rule):
             return None
         title = "ask for gradients once it is there"
         return self.fix(title, asking, self.replace_between(end, end, ".requires_grad_()"), safe=True)
+
+
+_PARAMETERS = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 
 
 def _is_entry(node: cst.BaseExpression) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import libcst as cst
@@ -22,7 +23,9 @@ class UnregisteredModule(Rule):
 
     ## What it does
     Reports `self.x = [...]`, a tuple or a dict in an `nn.Module`, where modules with parameters, or parameters, are
-    put into it: by a literal, a comprehension, `append` or an item.
+    put into it: by a literal, a comprehension, `append` or an item. Reports modules in a named tuple, a dataclass or a
+    `SimpleNamespace`, which register nothing either, and a parameter that is annotated as a list or dict of modules,
+    is kept as it is, and its elements called.
 
     ## Why is this bad
     A module knows the modules and parameters that are its attributes, and those in `nn.ModuleList`, `nn.ModuleDict`
@@ -72,11 +75,13 @@ class UnregisteredModule(Rule):
     Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something that
     may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop goes
     through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the constructor
-    is given are not reported, and neither are modules without parameters and buffers, nor parameters of other parts
-    (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method names but the constructor, and
-    what that alone calls; modules that are given a device, that put their parts on one when they are built, or that
-    have buffers alone; and modules that are moved when they are built and have optimizers of their own, so that only
-    `state_dict()` and `eval()` miss them.
+    is given one by one are not reported, and neither are modules without parameters and buffers, nor parameters of
+    other parts (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method names but the
+    constructor, and what that alone calls; modules that are given a device, that put their parts on one when they are
+    built, or that have buffers alone; modules that are moved when they are built and have optimizers of their own, so
+    that only `state_dict()` and `eval()` miss them; modules of which the constructor moves some, by a test; annotated
+    parameters, which may be registered by whoever hands them in; and what is not seen to be a named tuple, but holds
+    tensors elsewhere in the file.
 
     In the nursery: none of 6 findings in repositories that nobody had tuned for was worth a change. The modules are
     unregistered in each, and put where they belong by other means, or on purpose.
@@ -96,6 +101,8 @@ class UnregisteredModule(Rule):
             if cls.is_module and _is_torchs(cls):
                 for name in cls.stores:
                     self._attribute(cls, name, reported)
+                    self._record(cls, name, reported)
+                    self._handed_in(cls, name, reported)
 
     def _attribute(self, cls: Class, name: str, reported: set[cst.CSTNode]) -> None:
         stores = self.flow.stores(cls, name)
@@ -108,6 +115,7 @@ class UnregisteredModule(Rule):
         put = [each for statement, _ in held for each in self._put(statement) if not self._is_elsewhere(each[0])]
         if not put or self._is_hidden(cls, name, stores) or self._takes_care(cls, name):
             return
+        moved = self._is_moved_by_choice(cls, name)
         reported.add(made[0])
         node, value = put[0]
         parameters = value.kind == TENSOR
@@ -120,9 +128,138 @@ class UnregisteredModule(Rule):
             f"`self.{name}` is a plain {_PLAIN[container]}: the {what} in it are no part of `{cls.name}`{stay}",
             notes=notes,
             fix=self._fix(made[0], container, [value for _, value in held], parameters),
-            tentative=not self._is_used(cls, name)
+            tentative=moved
+            or not self._is_used(cls, name)
             or all(_needs_no_move(*each) for each in put)
             or (all(each.place.is_there for _, each in put) and self._are_trained_apart(name)),
+        )
+
+    def _record(self, cls: Class, name: str, reported: set[cst.CSTNode]) -> None:
+        """``self.heads = Heads(mask=nn.Linear(8, 1), box=nn.Linear(8, 4))`` of a named tuple, or a dataclass."""
+        stores = self.flow.stores(cls, name)
+        statement = stores[0][0] if len(stores) == 1 else None
+        call = statement.value if isinstance(statement, cst.Assign) else None
+        if not isinstance(call, cst.Call) or statement in reported or statement is None:
+            return
+        put = [
+            arg.value
+            for arg in call.args
+            if not arg.star and any(value.obj is not SEVERAL for value in _held(self.flow.value(arg.value)))
+        ]
+        put = [each for each in put if not self._is_elsewhere_than(each, call)]
+        is_sure = self._is_record(call)
+        if not put or not (is_sure or self._holds_tensors_too(call)):
+            return
+        if self._takes_care(cls, name) or not self._is_used(cls, name):
+            return
+        reported.add(statement)
+        self.report(
+            statement,
+            f"`self.{name}` is a plain `{dotted(call.func)}`: the modules in it are no part of `{cls.name}`, and stay "
+            "where they are when it is moved",
+            notes=[self.note(put[0], "this is one of the modules")],
+            tentative=not is_sure,
+        )
+
+    def _is_elsewhere_than(self, node: cst.CSTNode, call: cst.Call) -> bool:
+        """Whether a module that a record is given is registered on its own: ``head`` of ``Heads(mask=head)``."""
+        function = self.enclosing(node, cst.FunctionDef)
+        if not isinstance(node, cst.Name) or function is None:
+            return self._is_elsewhere(node)
+        for other in tree.walk(function.body):
+            if isinstance(other, cst.Name) and other.value == node.value and other is not node:
+                above = self.parent(other)
+                if isinstance(above, cst.Arg) and self.parent(above) is not call:
+                    return True
+                if isinstance(above, cst.Assign) or self._is_inside_registering(other):
+                    return True  # self.head = head
+        return False
+
+    def _is_record(self, call: cst.Call) -> bool:
+        """Whether a class has fields, and is no module: ``namedtuple``, ``NamedTuple``, ``@dataclass``."""
+        path = dotted(call.func)
+        if self.flow.scope.qualified(call.func) == "types.SimpleNamespace":
+            return True
+        cls = self.flow.scope.class_names.get(path)
+        unit = self.flow.followed(self.flow.scope.qualified(call.func)) if cls is None else None
+        cls = cls if cls is not None or unit is None else unit.cls
+        if cls is not None:
+            bases = {last_word(base) for owner in cls.lineage for base in owner.bases}
+            decorators = {last_word(self._decorates(each)) for each in cls.node.decorators}
+            return not cls.is_module and ("NamedTuple" in bases or "dataclass" in decorators)
+        # Heads = namedtuple("Heads", ["mask", "box"])
+        return any(
+            dotted(assign.targets[0].target) == path
+            and isinstance(assign.value, cst.Call)
+            and called_name(assign.value) in ("namedtuple", "NamedTuple")
+            for assign in self.source.nodes_of(cst.Assign)
+        )
+
+    def _decorates(self, node: cst.Decorator) -> str:
+        return dotted(node.decorator.func if isinstance(node.decorator, cst.Call) else node.decorator)
+
+    def _holds_tensors_too(self, call: cst.Call) -> bool:
+        """``Heads(mask=..., box=...)`` of tensors elsewhere in the file: what holds these is no module."""
+        fields = _fields(call)
+        return bool(fields) and any(
+            each is not call
+            and dotted(each.func) == dotted(call.func)
+            and _fields(each) == fields
+            and any(self.flow.value(arg.value).is_tensor for arg in each.args)
+            for each in self.source.nodes_of(cst.Call)
+        )
+
+    def _handed_in(self, cls: Class, name: str, reported: set[cst.CSTNode]) -> None:
+        """``def __init__(self, heads: list[nn.Module]): self.heads = heads``, whose elements are then called."""
+        stores = self.flow.stores(cls, name)
+        statement = stores[0][0] if len(stores) == 1 else None
+        function = self.flow.function(statement) if statement is not None else None
+        if not isinstance(statement, cst.Assign) or function is None or function.role != CONSTRUCTOR:
+            return
+        param = function.param(_of_parameter(statement.value))
+        container = _holding_modules(self.code(param.annotation)) if param is not None and param.annotation else ""
+        if param is None or not container or param.name.value in function.assigned or statement in reported:
+            return
+        if self._takes_care(cls, name) or not self._are_called(cls, name) or self._is_handed_registered(cls):
+            return
+        # super().__init__(heads); nn.Sequential(*heads)
+        if self._is_handed_on(function.node, param.name.value, statement):
+            return
+        reported.add(statement)
+        self.report(
+            statement,
+            f"`self.{name}` is a plain {container}: the modules in it are no part of `{cls.name}`, and stay where they "
+            "are when it is moved",
+            notes=[self.note(param, "it is annotated so here")],
+            tentative=True,  # who hands them in may move and train them
+        )
+
+    def _is_handed_on(self, init: cst.FunctionDef, name: str, statement: cst.Assign) -> bool:
+        for node in tree.walk(init.body):
+            if isinstance(node, cst.Name) and node.value == name and self.enclosing(node, cst.Assign) is not statement:
+                call = self.enclosing(node, cst.Call)
+                if call is not None and dotted(call.func) not in _LOOKS:
+                    return True
+        return False
+
+    def _is_handed_registered(self, cls: Class) -> bool:
+        """Whether a call of the class in the file hands in an `nn.ModuleList`, which registers what it holds."""
+        return any(
+            dotted(call.func) == cls.name and any(self.flow.value(arg.value).kind == MODULE for arg in call.args)
+            for call in self.source.nodes_of(cst.Call)
+        )
+
+    def _are_called(self, cls: Class, name: str) -> bool:
+        """``for head in self.heads: found.append(head(x))``, ``self.heads[0](x)``, outside of the constructor."""
+        path = f"self.{name}"
+        return any(
+            isinstance(node, cst.Call)
+            and not (isinstance(node.func, cst.Attribute) or dotted(node.func) in _LOOKS)
+            and self._is_of(node.func, path)
+            for owner in (*cls.lineage, *cls.descendants)
+            for method in owner.methods.values()
+            if method.role != CONSTRUCTOR
+            for node in tree.walk(method.node.body)
         )
 
     def _are_trained_apart(self, name: str) -> bool:
@@ -253,17 +390,36 @@ class UnregisteredModule(Rule):
                         return True  # self.net = nn.Sequential(*self.layers)
                     if self._hands_on(node, path):
                         return True  # for layer in self.layers: self.all.append(layer)
-                    if (
-                        last in table.MOVES
-                        and isinstance(node.func, cst.Attribute)
-                        and self._is_of(node.func.value, path)
-                    ):
+                    if self._moves_part(node, path) and not self._is_by_choice(node):
                         return True  # self.banks[name].to(x.device)
                 elif isinstance(node, cst.Attribute) and node.attr.value == "_modules":
                     return True  # self._modules.update(...)
                 elif isinstance(node, cst.Attribute) and dotted(node) == path and self._is_inside_registering(node):
                     return True  # self.all = nn.ModuleList(list(self.layers.values()))
         return False
+
+    def _moves_part(self, node: cst.Call, path: str) -> bool:
+        is_move = called_name(node) in table.MOVES and isinstance(node.func, cst.Attribute)
+        return is_move and isinstance(node.func, cst.Attribute) and self._is_of(node.func.value, path)
+
+    def _is_by_choice(self, move: cst.Call) -> bool:
+        """``if conf[name]["on_gpu"]: self.banks[name].to(device)`` as they are built: the others stay."""
+        function, above = self.flow.function(move), self.parent(move)
+        if function is None or function.role != CONSTRUCTOR:
+            return False
+        while above is not None and not isinstance(above, cst.For | cst.FunctionDef):
+            # if torch.cuda.is_available(): bank.cuda()
+            if isinstance(above, cst.If) and not _ASKS.search(self.code(above.test)):
+                return isinstance(self.enclosing(above, cst.For, cst.FunctionDef), cst.For)
+            above = self.parent(above)
+        return False
+
+    def _is_moved_by_choice(self, cls: Class, name: str) -> bool:
+        return any(
+            isinstance(node, cst.Call) and self._moves_part(node, f"self.{name}")
+            for owner in (*cls.lineage, *cls.descendants)
+            for node in tree.walk(owner.node.body)
+        )
 
     def _hands_on(self, call: cst.Call, path: str) -> bool:
         """Whether a call puts elements of the container into another one."""
@@ -322,6 +478,9 @@ class UnregisteredModule(Rule):
         return None
 
 
+_ASKS = re.compile(r"is_available|device_count|use_(cuda|gpu)\b")
+#: ``list[nn.Module]``, ``Optional[Dict[str, torch.nn.Module]]``
+_OF_MODULES = re.compile(r"\b(list|tuple|dict|sequence|mapping|iterable)\[.*?\b(nn\.)?Module\b", re.IGNORECASE)
 #: Python's containers, as the flow knows them.
 _CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type"})
 _PLAIN = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
@@ -338,6 +497,30 @@ _LOOKS = frozenset(
     "len enumerate zip reversed list tuple iter next range print isinstance issubclass sorted str type id repr map "
     "filter any all max min sum dict set append insert extend".split()
 )
+
+
+def _fields(call: cst.Call) -> set[str]:
+    """The names by which a call tells all that it tells."""
+    names = {arg.keyword.value for arg in call.args if arg.keyword is not None}
+    return names if len(names) == len(call.args) > 1 else set()
+
+
+def _of_parameter(node: cst.BaseExpression) -> str:
+    """``heads`` of ``heads``, of ``heads or []``, and of ``heads if heads is not None else []``."""
+    if isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.Or):
+        node = node.left
+    elif isinstance(node, cst.IfExp):
+        node = node.body if isinstance(node.body, cst.Name) and node.body.value != "None" else node.orelse
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _holding_modules(annotation: str) -> str:
+    """What kind of container an annotation tells of: ``list[nn.Module] | None``."""
+    found = _OF_MODULES.search(annotation)
+    if found is None:
+        return ""
+    kind = found.group(1).lower()
+    return {"sequence": "list", "iterable": "list", "mapping": "dict"}.get(kind, kind)
 
 
 def _names(node: cst.CSTNode) -> set[str]:

@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
@@ -104,7 +104,8 @@ class UnregisteredTensor(Rule):
         of_test = self.in_tests
         reported: set[tuple[Class, str]] = set()
         found: list[Told] = []
-        for meeting in self.flow.facts.meetings.values():
+        perhaps = self.flow.facts.perhaps
+        for meeting in (*self.flow.facts.meetings.values(), *perhaps.values()):
             attr = meeting.host.attr
             if attr is None or attr in reported or not attr[0].is_module:
                 continue
@@ -124,6 +125,7 @@ class UnregisteredTensor(Rule):
                 continue
             on_host = self._meets_moved_to_host(cls, name) or self._brings_parts_back(cls)
             sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node) and not on_host
+            sure = sure and (meeting.node, meeting.host_node) not in perhaps
             sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
             sure = sure and not any(self._may_follow(value) for _, value in stores) and not _has_base_of_torch(cls)
             for statement, value in stores:
@@ -145,6 +147,31 @@ class UnregisteredTensor(Rule):
         report_together(self, found)
         for node in self.source.nodes_of(cst.Assign):
             self._taken_away(node)
+        for call in self.flow.calls(*_OF_PARAMETERS):
+            self._held_deeper(call)
+
+    def _held_deeper(self, call: cst.Call) -> None:
+        """``self.banks = nn.ParameterDict({"low": {"b": b}})``, which makes parameters of tensors, and keeps a
+        dictionary as it is."""
+        assign, function, given = self.parent(call), self.flow.function(call), argument(call, 0, "parameters", "values")
+        cls = function.cls if function is not None else None
+        if cls is None or not cls.is_module or given is None or not isinstance(assign, cst.Assign):
+            return
+        path = dotted(assign.targets[0].target)
+        held = self.flow.value(given.value)
+        deeper = [each for each in _inside(held) if each.kind in _CONTAINERS] if held.kind in _CONTAINERS else []
+        found = [v for each in deeper for v in _inside(each) if v.is_tensor and v.ref not in _REGISTERED]
+        if not path.startswith("self.") or not any(v.place.is_host for v in found):
+            return
+        kind, code = last_word(self.flow.name_of(call)), self.code(cls.node)
+        self.report(
+            call,
+            f"`{kind}` makes parameters of tensors: those in a {_CONTAINERS[deeper[0].kind]} inside `{path}` stay on "
+            f"the host when `{cls.name}` is moved",
+            notes=[self.note(found[0].origin, "one of them is made here")],
+            # bank["b"].to(x.device)   at each use, for all that is known
+            tentative=any(word in code for word in (".to(", ".cuda(", ".type_as(")),
+        )
 
     def _taken_away(self, node: cst.Assign) -> None:
         """``self.table = self.register_buffer("table", table)``"""
@@ -366,6 +393,7 @@ def _has_base_of_torch(cls: Class) -> bool:
 
 
 _HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functional.", "torch.ops.quantized.")
+_OF_PARAMETERS = ("torch.nn.ParameterDict", "torch.nn.ParameterList")
 #: What nn.Module has to register, of which none returns anything.
 _REGISTER = ("register_buffer", "register_parameter", "register_module", "add_module")
 _KEPT = ("tensor", "param", "module")

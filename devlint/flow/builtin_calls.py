@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow import attributes, calls
+from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args
 from devlint.flow.frame import Frame
 from devlint.flow.value import (
@@ -103,9 +104,21 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
 
 
 def _getattr(frame: Frame, node: cst.Call, args: Args) -> Value:
-    attr = args.positional[1][1].text
+    attr = args.positional[1][1].text or _default_factory(frame, args)
     value = attributes.attribute(frame, node, args.positional[0][1], attr) if attr is not None else UNKNOWN
     return join(value, args.positional[2][1]) if len(args.positional) > 2 else value
+
+
+def _default_factory(frame: Frame, args: Args) -> str | None:
+    """``hann_window`` of ``def __init__(self, window="hann_window"): getattr(torch, window)``: one factory of torch's
+    stands for whichever else is named."""
+    (_, holder), (name, _) = args.positional[:2]
+    if holder.kind != NAME or holder.ref != "torch" or type(name) is not cst.Name or frame.function is None:
+        return None
+    param = None if name.value in frame.function.assigned else frame.function.param(name.value)
+    default = param.default if param is not None else None
+    text = default.evaluated_value if isinstance(default, cst.SimpleString) else None
+    return text if isinstance(text, str) and f"torch.{text}" in table.FACTORIES else None
 
 
 def _carrier(value: Value) -> Value | None:

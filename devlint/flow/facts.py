@@ -129,6 +129,8 @@ class Facts:
     copies: dict[cst.CSTNode, Copy] = field(default_factory=dict)
     early_reads: dict[cst.CSTNode, EarlyRead] = field(default_factory=dict)
     meetings: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    #: a function that may not bring the two together is handed what a module keeps on the host, and what is on a device
+    perhaps: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     feedings: dict[tuple[cst.CSTNode, cst.CSTNode], Feeding] = field(default_factory=dict)
     #: parts of a batch, or of what a tokenizer gave, that nothing has moved come to what is on a device
     left_behind: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)

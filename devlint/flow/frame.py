@@ -124,6 +124,7 @@ class Frame:
         self.given_back: list[tuple[int | None, cst.BaseExpression, Value, Env | None]] = []
         self.at_return: Env | None = None  # the variables as they are where the function returns
         self.constraints: list[tuple[Place, Place]] = []
+        self.perhaps: dict[tuple[Place, Place], None] = {}  # the same, of branches that may not run
         self.loops: list[Around] = []
         self.nested: list[Function] = []
         self.moved: dict[str, Place] = {}  # parameters that are modules, and where the function moves them
@@ -521,7 +522,7 @@ class Frame:
 
     def constrain(self, a: Operand, b: Operand) -> None:
         """Two values must be at one place; a caller that knows both may see that they are not."""
-        if self.dead or self.conditional or self.function is None:
+        if self.dead or self.function is None:
             return
         scopes = {self.function.scope}
         if self.cls is not None:
@@ -529,7 +530,20 @@ class Frame:
         if self.at_return is None:
             scopes.add(0)  # `DEVICE` of the file, unless an earlier `if quick: return net(x)` may have left
         if a[1].place.scope in scopes and b[1].place.scope in scopes and a[1].place != b[1].place:
-            self.constraints.append((a[1].place, b[1].place))
+            places = (a[1].place, b[1].place)
+            if not self.conditional:
+                self.constraints.append(places)
+            elif places not in self.perhaps and not self._is_asked(a[0]):
+                self.perhaps[places] = None
+
+    def _is_asked(self, node: cst.CSTNode) -> bool:
+        """Whether a test around a node asks for a device: ``if pad.device == x.device:``"""
+        above = self.scope.source.parents.get(node)
+        while above is not None and type(above) is not cst.FunctionDef:
+            if isinstance(above, cst.If | cst.IfExp) and hypothesis.asks_for_device(self.scope.source.code(above.test)):
+                return True
+            above = self.scope.source.parents.get(above)
+        return False
 
     def wait(self, node: cst.CSTNode, what: str, operand: cst.BaseExpression, value: Value, explicit: bool) -> None:
         """The host reads a value: it waits where that is on a device, and may come too early where it is on its way."""

@@ -39,6 +39,7 @@ from devlint.flow.value import (
     NONE,
     NOTHING,
     NUMPY_ARRAY,
+    OF_LAYER,
     OPTIMIZER,
     PARAMS,
     SELF,
@@ -302,9 +303,13 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
             place = frame.device_place(given[1], given[0])
         pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
         return tensor(place, node, zero=False if table.NEW_METHODS[name].rank == "sized" else None, pinned=pinned)
-    if name == "clone":
-        return receiver.but(grad=False, obj=None, pinned=False)
-    if name == "detach" or name == "detach_":
+    if name == "clone" or name == "detach":
+        # self.first = self.weight.detach().clone()   is registered nowhere
+        ref = None if receiver.ref in ("parameter", "buffer", OF_LAYER) else receiver.ref
+        if name == "detach":
+            return receiver.but(grad=False, tracked=False, ref=ref)
+        return receiver.but(grad=False, obj=None, pinned=False, ref=ref)
+    if name == "detach_":
         return receiver.but(grad=False, tracked=False)
     if name == "requires_grad_":
         asked = args.get(0, "requires_grad")
@@ -330,6 +335,7 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
             copies.read(frame, node, value)
     # what is written to must be there too, whatever its dimensions
     strict = operation.strict or (operation.result == "self" and receiver.place.is_host)
+    operations.meet_window(frame, node, name, operands, args, 0)
     chosen = frame.meet(node, operands, f"`{name}`", strict=strict)
     if operation.result == "self":
         return receiver

@@ -45,11 +45,22 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
         meet_gradients(frame, node, f"`{name}`", args.get(0, "outputs"), args.get(2, "grad_outputs"))
     if name == "torch.autograd.backward":
         meet_gradients(frame, node, f"`{name}`", args.get(0, "tensors"), args.get(1, "grad_tensors"))
+    meet_window(frame, node, name, operands, args, 1)
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
     result = result_of(frame, node, operation, chosen, args, 1, operands)
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
         return result.but(zero=False)
     return result
+
+
+def meet_window(
+    frame: Frame, node: cst.Call, name: str, operands: list[Operand], args: Args, positional_before: int
+) -> None:
+    """``torch.stft(x, n, hop, n, self.window)``: what it gives is where the signal is, wherever the window may be."""
+    windowed = bool(operands) and name.rpartition(".")[2] in table.WINDOWED
+    window = args.get(positional_before + 3, "window") if windowed else None
+    if window is not None:
+        frame.meet(node, [operands[0], window], f"`{name}`", strict=True)
 
 
 def meet_gradients(frame: Frame, node: cst.Call, what: str, outputs: Operand | None, given: Operand | None) -> None:

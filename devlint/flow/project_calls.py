@@ -6,6 +6,7 @@ import libcst as cst
 
 from devlint.flow import calls, copies, elsewhere, hypothesis, modules, moves
 from devlint.flow.arguments import Args, Operand
+from devlint.flow.facts import Meeting
 from devlint.flow.frame import DEFAULT_PLACE, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import Class, Function
@@ -81,6 +82,8 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
                     if made is not None and (name != "self" or _may_stay(frame, node, receiver)):
                         _meet_inside(frame, node, function, (host[0], made), there, there_at)
             frame.constrain(pair, other)  # what calls that one has to see to it
+    for pair_of_places in summary.perhaps if is_here and not frame.dead else ():
+        _meet_perhaps(frame, node, function, given, pair_of_places, places)
     returned, handed_on = summary.returns, summary.returns.obj
     if not is_here:
         elsewhere.note(frame.flow, node, function)
@@ -121,6 +124,25 @@ def _meet_inside(frame: Frame, node: cst.Call, function: Function, host: Operand
         handed = element(there[1]) if there[1].kind == LIST else there[1]
         if handed.kind == TENSOR:
             frame.assume(node, f"`{function.name}`", host, (there[0], handed))
+
+
+def _meet_perhaps(
+    frame: Frame,
+    node: cst.Call,
+    function: Function,
+    given: dict[str, Operand],
+    pair: tuple[Place, Place],
+    places: dict[tuple[str, int], Place],
+) -> None:
+    """``pad_with(x, self.padding)``, of a function that puts one beside the other where there is something to pad."""
+    for one, other in (pair, pair[::-1]):
+        kept, there = given.get(one.name), given.get(other.name)
+        at = places.get((other.name, other.scope))
+        if kept is None or there is None or at is None or one.scope != function.scope or kept[1].attr is None:
+            continue
+        if kept[1].is_tensor and kept[1].place.is_host and kept[1].zero is False and at.is_there:
+            meeting = Meeting(node, f"`{function.name}`", *kept, *there)
+            frame.facts.perhaps.setdefault((node, kept[0]), meeting)
 
 
 def _may_stay(frame: Frame, node: cst.Call, receiver: Value | None) -> bool:

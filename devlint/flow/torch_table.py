@@ -96,6 +96,9 @@ FOLLOWING: dict[str, tuple[tuple[int, str], ...]] = {
 #: https://pytorch.org/docs/stable/generated/torch.baddbmm.html
 NUMBERS: frozenset[str] = frozenset({"alpha", "beta"})
 
+#: Take a window as well, which has to be where the signal is: ``torch.stft(x, n_fft, hop_length, win_length, window)``.
+WINDOWED: frozenset[str] = frozenset({"stft", "istft"})
+
 #: Obey ``device=`` but no default device.
 IGNORE_DEFAULT: frozenset[str] = frozenset({"torch.normal", "torch.range"})
 
