@@ -28,7 +28,8 @@ class UnregisteredTensor(Rule):
     ## What it does
     Reports `self.x = <tensor>` in an `nn.Module` where a method later mixes `self.x` with tensors that are
     on the module's device; `self.x` may also be a list, tuple or dict of tensors. Attributes of a class that one
-    method mixes so are one finding, which the first of them speaks for.
+    method mixes so are one finding, which the first of them speaks for. Reports tensors in a dictionary or list inside
+    `nn.ParameterDict` or `nn.ParameterList`, which make parameters of tensors alone.
 
     Reports, too, what takes a tensor away that was just registered: `self.x = self.register_buffer("x", x)`, which
     leaves `None` there, as `register_parameter`, `register_module` and `add_module` do.
@@ -85,8 +86,8 @@ class UnregisteredTensor(Rule):
     code for an export, attributes that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`)
     or only what a method is handed that the file never calls, what is made of something that is handed in
     (`torch.tensor(mean)`) and may be a tensor, modules on a private base of torch's (`_BatchNorm`), modules that bring
-    their own parts to the host (`self.packed = self.packed.cpu()`), and modules that call torch's quantized functions,
-    which run on the host alone.
+    their own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions,
+    which run on the host alone, and what meets the input in a branch of a function of the file that it is handed to.
 
     In the nursery: of 22 findings in repositories that nobody had tuned for, 3 were worth a change; each of the other
     causes was mended, and new code had others. In code that is being written or brought to a device, select it.
