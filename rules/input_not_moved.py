@@ -10,6 +10,7 @@ from devlint.flow.scope import Class
 from devlint.flow.value import FUNCTION, INSTANCE, THING, Value
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._placed_elsewhere import unmoved_inputs
 from devlint.rules._places import device_expression, where
 from devlint.rules._shown import is_chosen
 
@@ -59,7 +60,9 @@ class InputNotMoved(Rule):
     Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`, for a
     model whose methods move anything, and for one that is made in another file unless it is handed moved inputs, too.
     Silent also where a data set or a collate function may give tensors that are on the device already. Tentative where
-    the model's device is an argument (`device=None`) that no call in the file gives.
+    the model's device is an argument (`device=None`) that no call in the file gives, and where a function was handed
+    the model, or its object holds it, and nobody can see where that is: what a tokenizer or a factory made there is on
+    the host, in a file that speaks of devices, and the function moves nothing.
 
     In the nursery: of 8 findings in repositories that nobody had tuned for, one was worth a change; the other 7 were
     one file's, whose datasets are built of what was moved before, and are understood now.
@@ -75,10 +78,27 @@ class InputNotMoved(Rule):
     raises = True
 
     def check(self) -> None:
+        reported = self._of_moved()
+        for call, model, operand, value in unmoved_inputs(self):
+            if call not in reported:
+                self._report_unseen(model, operand, value)
+
+    def _report_unseen(self, model: cst.BaseExpression, operand: cst.BaseExpression, value: Value) -> None:
+        name, asked = short(self.code(operand)), short(self.code(model))
+        self.report(
+            operand,
+            f"`{name}` is on the host, and `{asked}` is wherever it was put",
+            notes=[self.note(value.origin, "it comes from here")] if isinstance(value.origin, cst.CSTNode) else [],
+            tentative=True,
+        )
+
+    def _of_moved(self) -> set[cst.Call]:
+        """Report the inputs of models that are surely on a device; the calls."""
+        reported: set[cst.Call] = set()
         feedings = self.flow.facts.feedings.values()
         host = [f for f in feedings if f.value.place.is_host and f.module.place.name != "self" and f.value.attr is None]
         if not host:
-            return
+            return reported
         # models that are handed moved inputs elsewhere in the file: they do not move them themselves
         fed = [f for f in feedings if f.value.place.is_there]
         batches_moved = any(
@@ -90,6 +110,8 @@ class InputNotMoved(Rule):
             moved = seen or feeding.module.origin in self.flow.facts.moves
             if moved and (seen or feeding.takes_as_is) and self._is_of_host(feeding.value, seen or batches_moved):
                 self._report(feeding)
+                reported.add(feeding.node)
+        return reported
 
     def _is_same(self, a: Feeding, b: Feeding) -> bool:
         """Whether two calls are of one model: another function may call another one by the same name."""

@@ -1,0 +1,104 @@
+"""Inputs that are made on the host, and models that are put somewhere out of sight.
+
+The function is handed the model, or its object holds one; where that is, nobody can see. What a tokenizer gives, or a
+factory, is on the host, and the function moves nothing: it works where the model happens to be on the host, and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow import outside
+from devlint.flow import torch_table as table
+from devlint.flow.hypothesis import MODEL_NAME
+from devlint.flow.names import dotted, last_word
+from devlint.flow.place import UNKNOWN_PLACE
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
+from devlint.flow.value import MODULE, UNKNOWN_KIND, Value
+from devlint.rule import Rule
+from devlint.rules._exports import is_of_export
+
+_OF_DEVICES = re.compile(r"device|cuda|gpu|\bmps\b", re.IGNORECASE)
+#: Packages of which some move what a model is called with, and others have devices of their own.
+_OTHERS = frozenset(
+    "accelerate deepspeed fabric jax lightning onnxruntime openvino optimum pytorch_lightning sentence_transformers "
+    "tensorflow".split()
+)
+_NO_MODEL = re.compile(r"token|process|collat", re.IGNORECASE)
+_ASKED_BY = frozenset({"generate", "forward", "encode", "decode", "encode_image", "encode_text", "predict"})
+_BRINGS = frozenset({"to", "cuda", "_prepare_inputs", "prepare_inputs", "send_to_device", "move_to_device"})
+
+
+def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, cst.BaseExpression, Value]]:
+    """The calls of such models: the call, the model, the input and what is known of it."""
+    text = rule.source.text
+    packages = {name.partition(".")[0] for name in rule.flow.scope.imports.values()}
+    if rule.in_tests or not _OF_DEVICES.search(text) or packages & _OTHERS or "DataParallel" in text:
+        return
+    for call in rule.source.nodes_of(cst.Call):
+        function = rule.flow.function(call)
+        if function is None or function.role in (CONSTRUCTOR, HOST_SIDE):
+            continue
+        model = _model(rule, call)
+        if model is None or is_of_export(rule, call):
+            continue
+        for arg in call.args[:1]:  # a batch may hold names and lengths behind its tensors
+            value = rule.flow.value(arg.value)
+            # net = build(); net(torch.zeros(3))   may be built on the host; who is handed tokens is asked for real
+            handed = dotted(model).partition(".")[0] in {"self", "cls"} | function.param_names
+            is_open = rule.flow.value(model).place == UNKNOWN_PLACE and not _moves(function)
+            sure = _is_encoding(rule, value) or (handed and is_open and _is_model(rule, model))
+            if sure and _is_made_on_host(rule, value):
+                yield call, model, arg.value, value
+
+
+def _model(rule: Rule, call: cst.Call) -> cst.BaseExpression | None:
+    """The model that a call asks: ``model(x)``, ``self.model.generate(x)``; handed in, or held by the object."""
+    model = call.func
+    if isinstance(model, cst.Attribute) and model.attr.value in _ASKED_BY:
+        model = model.value
+    path, function = dotted(model), rule.flow.function(call)
+    value = rule.flow.value(model)
+    if not path or function is None or value.kind not in (MODULE, UNKNOWN_KIND):
+        return None
+    if value.place != UNKNOWN_PLACE and value.place.name != "self":
+        return None  # it is known to be on the host, or on a device, which the flow speaks of
+    if _NO_MODEL.search(path):
+        return None  # tokenizer.decode(ids), processor(ids)
+    first, _, rest = path.partition(".")
+    if first in ("self", "cls"):
+        return model if "." not in rest or MODEL_NAME.match(rest.partition(".")[0]) else None
+    return model if "." not in path else None
+
+
+def _is_model(rule: Rule, node: cst.BaseExpression) -> bool:
+    names = dotted(node).split(".")
+    return rule.flow.value(node).kind == MODULE or any(MODEL_NAME.match(name) for name in names)
+
+
+def _is_encoding(rule: Rule, value: Value) -> bool:
+    """What a tokenizer gave, or an entry of that."""
+    return value.ref == "encoding" or (value.origin is not None and rule.flow.value(value.origin).ref == "encoding")
+
+
+def _is_made_on_host(rule: Rule, value: Value) -> bool:
+    """Whether a tokenizer, a factory or an array made it here, on the host."""
+    if not value.place.is_host or value.attr is not None or not isinstance(value.origin, cst.Call):
+        return False
+    if _is_encoding(rule, value):
+        return True
+    name = rule.flow.name_of(value.origin)
+    made = name in outside.HOST_TENSORS or name in table.HOST_FACTORIES or rule.flow.factory(value.origin) is not None
+    return made and value.is_tensor
+
+
+def _moves(function: Function) -> bool:
+    """``inputs = self._prepare_inputs(inputs)``: another function may move them."""
+    return function.moves_something or any(
+        isinstance(node, cst.Call) and last_word(dotted(node.func)) in _BRINGS for node in tree.walk(function.node.body)
+    )
