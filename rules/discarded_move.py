@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import dotted, names_bound, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND, Value
@@ -227,8 +227,28 @@ class DiscardedMove(Rule):
         nodes = [node for node in tree.walk(around) if isinstance(node, cst.Name | cst.Attribute)]
         reads = [node for node in nodes if dotted(node) == path and self._is_read(node)]
         later = [node for node in reads if self.source.comes_before(call, node) and node is not held]
-        recurs = of_class or self.flow.loop(call) is not None
+        recurs = of_class or (self.flow.loop(call) is not None and not self._is_made_anew(call, path))
         return later + [node for node in reads if self.source.comes_before(node, call)] if recurs else later
+
+    def _is_made_anew(self, call: cst.Call, name: str) -> bool:
+        """``for x in rows: n = torch.zeros(2); n += x; n.to(device)``: the next turn reads another one."""
+        loop = self.flow.loop(call)
+        above, end = self.parent(call), self.parent(loop.node) if loop is not None else None
+        while above is not None and above is not end:
+            if isinstance(above, cst.IndentedBlock) and self._is_bound_in(above, name, call):
+                return True
+            above = self.parent(above)
+        return False
+
+    def _is_bound_in(self, block: cst.IndentedBlock, name: str, before: cst.CSTNode) -> bool:
+        return any(
+            isinstance(assign, cst.Assign)
+            and any(name in names_bound(each.target) for each in assign.targets)
+            and self.source.comes_before(assign, before)
+            for line in block.body
+            if isinstance(line, cst.SimpleStatementLine)
+            for assign in line.body
+        )
 
     def _is_read(self, node: cst.CSTNode) -> bool:
         parent = self.parent(node)
