@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import groupby
 
@@ -19,11 +20,14 @@ from devlint.rules._exports import is_of_export
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note
+from devlint.rules._switches import tests_above
 
 #: What is asked of tensors.
 _SHAPES = frozenset({"shape", "size", "dtype", "ndim"})
 #: Make things of the host of what they are given.
 _ON_HOST = frozenset({"torch.Tensor", "torch.FloatTensor", "torch.tensor", "numpy.array", "float", "int", "bool"})
+#: A test for whether there is a GPU, or one is to be used.
+_OF_GPU = re.compile(r"cuda|gpu", re.IGNORECASE)
 #: As many statements are seen at once.
 _NEAR = 3
 
@@ -72,14 +76,15 @@ class RedundantMove(Rule):
     move there. What one function does in several places is one finding, and so is what several do in the same words, or
     what methods of one name in several classes do in the same line.
 
-    Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
-    the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
+    Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head
+    of the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
     distribution inside of a package, or of a copy of a well-known package, which is kept alike; in constructors; in
     code for an export; in a branch that fills anew what a module keeps once that is too small; below a comment that
-    says why something is moved; in files by others than the project's own packages and its licence, as the copyright at
-    their heads has it; where what is moved goes into a table on the host (`torch.tensor([...])`); near a line that
-    moves the same elsewhere, and beside one that binds its own name anew as this one does and needs that; and beside an
-    argument of the same call that needs its move.
+    says why something is moved; in files by others than the project's own packages and its licence, as the
+    copyright at their heads has it; where what is moved goes into a table on the host (`torch.tensor([...])`); near
+    a line that moves the same elsewhere, and beside one that binds its own name anew as this one does and needs
+    that; beside an argument of the same call that needs its move; and below a test for GPUs that has another
+    branch, where nothing guards the move above it (the first one may be out of place).
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -378,7 +383,19 @@ class RedundantMove(Rule):
             also=f"`{name}` is there already, too",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._drop(move, "drop the move"),
-            tentative=self._is_kept_alike(move),
+            tentative=self._is_kept_alike(move) or self._is_the_one_meant(move),
+        )
+
+    def _is_the_one_meant(self, move: Move) -> bool:
+        """``x = torch.rand(n).cuda()`` and then ``if use_gpu: x = x.cuda()``: the first one is out of place."""
+        first = move.value.origin
+        if move.target_node is not None or not isinstance(first, cst.CSTNode):
+            return False
+        before = {test for test, _, _ in tests_above(self, first)}
+        return any(
+            isinstance(branch := self.parent(block), cst.If) and branch.orelse is not None and _OF_GPU.search(code)
+            for test, block, holds in tests_above(self, move.node)
+            if holds and test not in before and (code := self.code(test))
         )
 
     def _twice(self, first: Move, move: Move) -> Told:
