@@ -40,21 +40,27 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
     packages = {name.partition(".")[0] for name in rule.flow.scope.imports.values()}
     if rule.in_tests or not _OF_DEVICES.search(text) or packages & _OTHERS or "DataParallel" in text:
         return
+    movers: dict[Function, bool] = {}
     for call in rule.source.nodes_of(cst.Call):
+        given = call.args[0].value if call.args else None  # a batch may hold names and lengths behind its tensors
+        value = rule.flow.value(given) if given is not None else None
+        if given is None or value is None or not _is_made_on_host(rule, value):
+            continue
         function = rule.flow.function(call)
         if function is None or function.role in (CONSTRUCTOR, HOST_SIDE):
             continue
         model = _model(rule, call)
         if model is None or is_of_export(rule, call):
             continue
-        for arg in call.args[:1]:  # a batch may hold names and lengths behind its tensors
-            value = rule.flow.value(arg.value)
+        if not _is_encoding(rule, value):
             # net = build(); net(torch.zeros(3))   may be built on the host; who is handed tokens is asked for real
             handed = dotted(model).partition(".")[0] in {"self", "cls"} | function.param_names
-            is_open = rule.flow.value(model).place == UNKNOWN_PLACE and not _moves(function)
-            sure = _is_encoding(rule, value) or (handed and is_open and _is_model(rule, model))
-            if sure and _is_made_on_host(rule, value):
-                yield call, model, arg.value, value
+            if function not in movers:
+                movers[function] = _moves(function)
+            is_open = rule.flow.value(model).place == UNKNOWN_PLACE and not movers[function]
+            if not handed or not is_open or not _is_model(rule, model):
+                continue
+        yield call, model, given, value
 
 
 def _model(rule: Rule, call: cst.Call) -> cst.BaseExpression | None:

@@ -151,6 +151,11 @@ class DeviceComparedToString(Rule):
         """``x.device.startswith("cuda")``, which raises, for it is a method of strings."""
         device, name = method.value, method.attr.value
         value = self.flow.value(device)
+        # "a,b".split(",")   most that is asked so is text; where.startswith("cuda:")
+        asked = (str(arg.value.evaluated_value) for arg in call.args if isinstance(arg.value, cst.SimpleString))
+        is_named = names_device(last_word(dotted(device))) or any("cuda" in word for word in asked)
+        if not value.is_device_object and not is_named:
+            return
         if self._is_told_apart(call, device):
             return
         shown = short(self.code(device))

@@ -97,12 +97,14 @@ class UnregisteredModule(Rule):
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()
+        handed_in = "Module]" in self.source.text
         for cls in self.flow.scope.classes.values():
             if cls.is_module and _is_torchs(cls):
                 for name in cls.stores:
                     self._attribute(cls, name, reported)
                     self._record(cls, name, reported)
-                    self._handed_in(cls, name, reported)
+                    if handed_in:
+                        self._handed_in(cls, name, reported)
 
     def _attribute(self, cls: Class, name: str, reported: set[cst.CSTNode]) -> None:
         stores = self.flow.stores(cls, name)
@@ -147,8 +149,10 @@ class UnregisteredModule(Rule):
             if not arg.star and any(value.obj is not SEVERAL for value in _held(self.flow.value(arg.value)))
         ]
         put = [each for each in put if not self._is_elsewhere_than(each, call)]
+        if not put:
+            return
         is_sure = self._is_record(call)
-        if not put or not (is_sure or self._holds_tensors_too(call)):
+        if not is_sure and not self._holds_tensors_too(call):
             return
         if self._takes_care(cls, name) or not self._is_used(cls, name):
             return
@@ -217,7 +221,7 @@ class UnregisteredModule(Rule):
         if not isinstance(statement, cst.Assign) or function is None or function.role != CONSTRUCTOR:
             return
         param = function.param(_of_parameter(statement.value))
-        container = _holding_modules(self.code(param.annotation)) if param is not None and param.annotation else ""
+        container = _holding_modules(param.annotation) if param is not None and param.annotation is not None else ""
         if param is None or not container or param.name.value in function.assigned or statement in reported:
             return
         if self._takes_care(cls, name) or not self._are_called(cls, name) or self._is_handed_registered(cls):
@@ -480,7 +484,7 @@ class UnregisteredModule(Rule):
 
 _ASKS = re.compile(r"is_available|device_count|use_(cuda|gpu)\b")
 #: ``list[nn.Module]``, ``Optional[Dict[str, torch.nn.Module]]``
-_OF_MODULES = re.compile(r"\b(list|tuple|dict|sequence|mapping|iterable)\[.*?\b(nn\.)?Module\b", re.IGNORECASE)
+_OF_MODULES = re.compile(r"\b(list|tuple|dict|sequence|mapping|iterable)\b.*?\bModule\b", re.IGNORECASE)
 #: Python's containers, as the flow knows them.
 _CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type"})
 _PLAIN = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
@@ -514,9 +518,10 @@ def _of_parameter(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def _holding_modules(annotation: str) -> str:
+def _holding_modules(annotation: cst.Annotation) -> str:
     """What kind of container an annotation tells of: ``list[nn.Module] | None``."""
-    found = _OF_MODULES.search(annotation)
+    words = (part.value for part in tree.walk(annotation) if isinstance(part, cst.Name | cst.SimpleString))
+    found = _OF_MODULES.search(" ".join(words))
     if found is None:
         return ""
     kind = found.group(1).lower()
