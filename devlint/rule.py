@@ -183,6 +183,15 @@ class Rule:
             return self.delete_line(line)
         return self.replace_between(self.source.offsets(line.body[0])[0], self.source.offsets(comment)[0], "")
 
+    def drop_statement(self, line: cst.SimpleStatementLine) -> Edit | None:
+        """Delete a statement line, where its block holds others."""
+        import libcst as cst
+
+        block = self.parent(line)
+        if not isinstance(block, cst.IndentedBlock | cst.Module) or len(block.body) == 1:
+            return None
+        return self.delete_statement(line)
+
     def insert_before(self, node: cst.CSTNode, code: str) -> Edit:
         start, _ = self.source.offsets(node, outer=_is_expression(node))
         return Edit(self.source.span_at(start, start), code)

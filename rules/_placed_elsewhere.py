@@ -23,6 +23,8 @@ from devlint.flow.value import MODULE, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._exports import is_of_export
 
+#: What makes tensors that are on the host, always.
+MADE_ON_HOST = outside.HOST_TENSORS.union(table.HOST_FACTORIES)
 _OF_DEVICES = re.compile(r"device|cuda|gpu|\bmps\b", re.IGNORECASE)
 #: Packages of which some move what a model is called with, and others have devices of their own.
 _OTHERS = frozenset(
@@ -52,7 +54,7 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
         model = _model(rule, call)
         if model is None or is_of_export(rule, call):
             continue
-        if not _is_encoding(rule, value):
+        if not is_encoding(rule, value):
             # net = build(); net(torch.zeros(3))   may be built on the host; who is handed tokens is asked for real
             handed = dotted(model).partition(".")[0] in {"self", "cls"} | function.param_names
             if function not in movers:
@@ -87,7 +89,7 @@ def _is_model(rule: Rule, node: cst.BaseExpression) -> bool:
     return rule.flow.value(node).kind == MODULE or any(MODEL_NAME.match(name) for name in names)
 
 
-def _is_encoding(rule: Rule, value: Value) -> bool:
+def is_encoding(rule: Rule, value: Value) -> bool:
     """What a tokenizer gave, or an entry of that."""
     return value.ref == "encoding" or (value.origin is not None and rule.flow.value(value.origin).ref == "encoding")
 
@@ -96,10 +98,9 @@ def _is_made_on_host(rule: Rule, value: Value) -> bool:
     """Whether a tokenizer, a factory or an array made it here, on the host."""
     if not value.place.is_host or value.attr is not None or not isinstance(value.origin, cst.Call):
         return False
-    if _is_encoding(rule, value):
+    if is_encoding(rule, value):
         return True
-    name = rule.flow.name_of(value.origin)
-    made = name in outside.HOST_TENSORS or name in table.HOST_FACTORIES or rule.flow.factory(value.origin) is not None
+    made = rule.flow.name_of(value.origin) in MADE_ON_HOST or rule.flow.factory(value.origin) is not None
     return made and value.is_tensor
 
 

@@ -9,9 +9,10 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.facts import Move
-from devlint.flow.names import dotted, names_bound
+from devlint.flow.names import names_bound
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._training import is_inside
 
 
 class Unread(NamedTuple):
@@ -76,8 +77,6 @@ def _is_read(rule: Rule, function: Function, assign: cst.Assign, target: cst.Nam
     name = target.value
     if name in function.globals | function.shared or function.calls & _READ_ALL:
         return True
-    if any(name in names for names in _declared(function)):
-        return True
     again = _outermost(rule, assign, loop)
     for node in tree.walk(function.node.body):
         if not isinstance(node, cst.Name) or node.value != name or not _loads(rule, node):
@@ -91,14 +90,14 @@ def _is_read(rule: Rule, function: Function, assign: cst.Assign, target: cst.Nam
             return True
         if isinstance(rule.enclosing(node, cst.Lambda), cst.Lambda):
             return True  # later = lambda: x
-        is_moved = _is_inside(rule, node, assign)
+        is_moved = is_inside(rule.flow, node, assign)
         if not is_moved and rule.source.comes_before(assign, node):
             return True
         # while True: show(x); x = x.to(device)   the next turn reads it
         if (
             again is not None
-            and _is_inside(rule, node, again)
-            and not (loop is not None and _is_inside(rule, node, loop))
+            and is_inside(rule.flow, node, again)
+            and not (loop is not None and is_inside(rule.flow, node, loop))
         ):
             return True
     return False
@@ -108,8 +107,8 @@ def _is_another(rule: Rule, node: cst.Name, assign: cst.Assign) -> bool:
     """Whether another loop or a comprehension binds the name for this read: ``for x in columns: show(x)``."""
     above = rule.parent(node)
     while above is not None and not isinstance(above, cst.FunctionDef):
-        if isinstance(above, cst.For) and not _is_inside(rule, node, above.iter):
-            if node.value in names_bound(above.target) and not _is_inside(rule, assign, above):
+        if isinstance(above, cst.For) and not is_inside(rule.flow, node, above.iter):
+            if node.value in names_bound(above.target) and not is_inside(rule.flow, assign, above):
                 return True
         elif isinstance(above, cst.BaseComp) and node.value in _targets(above.for_in):
             return True
@@ -136,15 +135,6 @@ def _outermost(rule: Rule, node: cst.CSTNode, loop: cst.For | None) -> cst.CSTNo
     return found
 
 
-def _is_inside(rule: Rule, node: cst.CSTNode, around: cst.CSTNode) -> bool:
-    above: cst.CSTNode | None = node
-    while above is not None:
-        if above is around:
-            return True
-        above = rule.parent(above)
-    return False
-
-
 def _loads(rule: Rule, node: cst.Name) -> bool:
     """Whether a name is read where it stands: no target, keyword, attribute or parameter."""
     parent = rule.parent(node)
@@ -158,13 +148,6 @@ def _loads(rule: Rule, node: cst.Name) -> bool:
     if isinstance(parent, cst.For | cst.CompFor):
         return node is not parent.target
     return not isinstance(parent, cst.AssignTarget | cst.AnnAssign | cst.Param | cst.Del)
-
-
-def _declared(function: Function) -> Iterator[set[str]]:
-    """The names that a function shares with others: ``nonlocal x``."""
-    for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Nonlocal | cst.Global):
-            yield {dotted(item.name) for item in node.names}
 
 
 #: What reads each name of a function.

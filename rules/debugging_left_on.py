@@ -174,7 +174,5 @@ class DebuggingLeftOn(Rule):
         statement = line.body[0]
         if statement is not node and not (isinstance(statement, cst.Expr) and statement.value is node):
             return None
-        block = self.parent(line)
-        if not isinstance(block, cst.IndentedBlock | cst.Module) or len(block.body) == 1:
-            return None
-        return self.fix("turn it off", self.delete_statement(line), safe=False)
+        edit = self.drop_statement(line)
+        return self.fix("turn it off", edit, safe=False) if edit is not None else None

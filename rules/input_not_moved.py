@@ -4,13 +4,12 @@ import libcst as cst
 
 from devlint.finding import Fix
 from devlint.flow import outside
-from devlint.flow import torch_table as table
 from devlint.flow.facts import Feeding
 from devlint.flow.scope import Class
 from devlint.flow.value import FUNCTION, INSTANCE, THING, Value
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._placed_elsewhere import unmoved_inputs
+from devlint.rules._placed_elsewhere import MADE_ON_HOST, is_encoding, unmoved_inputs
 from devlint.rules._places import device_expression, where
 from devlint.rules._shown import is_chosen
 
@@ -145,7 +144,7 @@ class InputNotMoved(Rule):
         name = self.flow.name_of(origin)
         if name in outside.LOADERS:
             return self._gives_host_tensors(origin, batches_are_moved)
-        return value.ref == "encoding" or self.flow.value(origin).ref == "encoding" or name in _MADE_ON_HOST
+        return is_encoding(self, value) or name in MADE_ON_HOST
 
     def _gives_host_tensors(self, loader: cst.Call, batches_are_moved: bool) -> bool:
         for arg in loader.args:
@@ -194,5 +193,4 @@ class InputNotMoved(Rule):
         return self.fix(f"move it: `.to({device})`", self.insert_after(operand, f".to({device})"), safe=False)
 
 
-_MADE_ON_HOST = outside.HOST_TENSORS.union(table.HOST_FACTORIES)
 _OF_TORCHVISION = ("torchvision.datasets.",)

@@ -419,10 +419,8 @@ class RedundantMove(Rule):
         line = self.parent(self.parent(move.node) or move.node)
         if not isinstance(line, cst.SimpleStatementLine) or not self._only_rebinds(move, line):
             return self.fix(title, self.replace_between(kept, end, ""), safe=True)
-        block = self.parent(line)
-        if not isinstance(block, cst.IndentedBlock | cst.Module) or len(block.body) == 1:
-            return None
-        return self.fix(title, self.delete_statement(line), safe=True)
+        edit = self.drop_statement(line)
+        return self.fix(title, edit, safe=True) if edit is not None else None
 
     def _only_rebinds(self, move: Move, line: cst.SimpleStatementLine) -> bool:
         """`x = x.to(device)`, alone on its line."""
