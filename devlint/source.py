@@ -30,12 +30,11 @@ _RECURSION_LIMIT = 20_000
 Node = TypeVar("Node", bound=cst.CSTNode)
 Definition = cst.FunctionDef | cst.ClassDef
 
+# Nodes whose code is the same without what is around them (not that of an `If`, which may be an `elif`).
+_WITH_CODE = (cst.BaseExpression, cst.BaseSmallStatement, cst.SimpleStatementLine, cst.FunctionDef)
+
 # What only code begins a line with.
 _FIRST_CODE = re.compile(r"^(?:import|from|def|class|async|@\w|if|try)\b", re.MULTILINE)
-# What LibCST may drop, or write in another way than the text has it.
-_DROPPED = re.compile(r"[\r\f]|\\\n")
-# From this many on, it is quicker to make the code of the whole file once.
-_FEW_CODES = 50
 
 
 class Source:
@@ -57,8 +56,8 @@ class Source:
         except UnicodeEncodeError as error:
             raise SourceError("a lone surrogate is not text", *place(self.text, error.start)) from error
         self.parents, self.nodes = tree.index(self.module)
-        # expressions whose code is made from the tree, where that is certain to give the text
-        self._codes = 0 if _DROPPED.search(self.text) else _FEW_CODES
+        # characters of code that may be made of single nodes: from there on, that of the whole file once is quicker
+        self._codes = len(self.text) // 2
 
     @cached_property
     def writable(self) -> bool:
@@ -95,13 +94,23 @@ class Source:
 
     def code(self, node: cst.CSTNode) -> str:
         """The node's source text without its own outer parentheses."""
-        if self._codes and isinstance(node, cst.BaseExpression) and "_positions" not in vars(self):
-            self._codes -= 1  # rather than to ask where all the nodes are
-            code = _Positions.code(self.module, node)
-            if "\n" not in code:  # lines inside of it start with the indentation around it
+        if self._codes > 0 and isinstance(node, _WITH_CODE) and "_positions" not in vars(self):
+            code = _Positions.code(self.module, node, self._indentation(node))
+            self._codes -= len(code)
+            if code in self.text:  # LibCST has dropped nothing of it
                 return code
         start, end = self.offsets(node)
         return self.text[start:end]
+
+    def _indentation(self, node: cst.CSTNode) -> list[str]:
+        """What lines inside of a node start with, the outermost block's part first."""
+        found: list[str] = []
+        current = self.parents.get(node)
+        while current is not None:
+            if isinstance(current, cst.IndentedBlock):
+                found.append(self.module.default_indent if current.indent is None else current.indent)
+            current = self.parents.get(current)
+        return found[::-1]
 
     @cached_property
     def head(self) -> str:
@@ -110,9 +119,7 @@ class Source:
         return self.text[: first.start()] if first is not None else self.text
 
     def comes_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
-        """Whether a node starts before another one, which is quicker to say than where."""
-        if "_positions" in vars(self):
-            return self.offsets(first)[0] < self.offsets(second)[0]
+        """Whether a node starts before another one, or holds it: quicker to say than where they are."""
         order = self._order
         return order[first] < order[second]
 
@@ -274,9 +281,10 @@ class _Positions:
         self.exact = self.dropped is not None
 
     @staticmethod
-    def code(module: cst.Module, node: cst.CSTNode) -> str:
+    def code(module: cst.Module, node: cst.CSTNode, indentation: list[str]) -> str:
         """The code of a node alone, without its own parentheses."""
         recorder = _Recorder(module)
+        recorder.indent_tokens += indentation
         with deep_recursion():
             node._codegen(recorder)
         _, _, first, last = recorder.spans[node]

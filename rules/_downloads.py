@@ -25,8 +25,10 @@ def has_address(rule: Rule) -> bool:
 
 
 def _addresses(rule: Rule) -> Iterator[str]:
+    if "http" not in rule.source.text:
+        return
     for node in rule.source.nodes_of(cst.SimpleString):
-        if _ADDRESS.fullmatch(text := str(node.evaluated_value)):
+        if "http" in node.value and _ADDRESS.fullmatch(text := str(node.evaluated_value)):
             yield text
     for part in rule.source.nodes_of(cst.FormattedStringText):
         if _ADDRESS.match(part.value):

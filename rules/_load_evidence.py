@@ -229,7 +229,7 @@ def said_beside(rule: Rule, call: cst.Call) -> str | None:
     said = {
         rule.code(arg.value)
         for other in rule.source.nodes_of(cst.Call)
-        if rule.flow.function(other) is function and rule.source.offsets(other)[0] < rule.source.offsets(call)[0]
+        if rule.flow.function(other) is function and rule.source.comes_before(other, call)
         for arg in other.args
         if _is_location(arg)
     }
@@ -242,7 +242,7 @@ def _is_bound_above(rule: Rule, name: str, call: cst.Call, function: Function) -
     for assign in rule.source.nodes_of(cst.Assign):
         if rule.flow.function(assign) is function and any(dotted(to.target) == name for to in assign.targets):
             block = rule.enclosing(assign, cst.IndentedBlock)
-            above = rule.source.offsets(assign)[0] < rule.source.offsets(call)[0]
+            above = rule.source.comes_before(assign, call)
             if block is not None and above and is_inside(rule.flow, call, block):
                 return name.isidentifier()
     return False

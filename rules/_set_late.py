@@ -70,11 +70,10 @@ def _always_runs(rule: Rule, use: cst.CSTNode, node: cst.CSTNode | None) -> bool
 
 
 def _called_before(rule: Rule, name: str, use: cst.CSTNode) -> bool:
-    start = rule.source.offsets(use)[0]
     return any(
         dotted(call.func).rpartition(".")[2] == name
         for call in rule.source.nodes_of(cst.Call)
-        if rule.flow.function(call) is None and rule.source.offsets(call)[0] < start
+        if rule.flow.function(call) is None and rule.source.comes_before(call, use)
     )
 
 

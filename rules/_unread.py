@@ -28,27 +28,32 @@ class Unread(NamedTuple):
 
 def unread_moves(rule: Rule) -> Iterator[Unread]:
     """Where a function binds a moved copy to a name of its own, and never reads that afterwards."""
-    for assign in rule.source.nodes_of(cst.Assign):
-        if len(assign.targets) != 1:
+    for node, move in rule.flow.facts.moves.items():
+        assign, target = _bound_to(rule, node)
+        if assign is None or not isinstance(target, cst.Name) or target.value.startswith("_"):
             continue
-        for target, value in _pairs(assign.targets[0].target, assign.value):
-            move, function = rule.flow.move(value), rule.flow.function(assign)
-            if move is None or function is None or not isinstance(target, cst.Name) or target.value.startswith("_"):
-                continue
-            loop = _binding_loop(rule, assign, target.value)
-            if not _is_read(rule, function, assign, target, loop):
-                yield Unread(assign, target, move, loop, loop is not None and _is_element(rule, target, move, loop))
+        function = rule.flow.function(assign)
+        if function is None:
+            continue
+        loop = _binding_loop(rule, assign, target.value)
+        if not _is_read(rule, function, assign, target, loop):
+            yield Unread(assign, target, move, loop, loop is not None and _is_element(rule, target, move, loop))
 
 
-def _pairs(
-    target: cst.BaseExpression, value: cst.BaseExpression
-) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """``x, y = x.to(device), y.to(device)``: each with its own."""
-    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
-        for one, other in zip(target.elements, value.elements, strict=True):
-            yield one.value, other.value
-    else:
-        yield target, value
+def _bound_to(rule: Rule, node: cst.CSTNode) -> tuple[cst.Assign | None, cst.BaseExpression | None]:
+    """What a move's result is bound to, also in ``x, y = x.to(device), y.to(device)``."""
+    parent = rule.parent(node)
+    element = parent if isinstance(parent, cst.Element) else None
+    row = rule.parent(element) if element is not None else None
+    assign = rule.parent(row) if row is not None else parent
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return None, None
+    target = assign.targets[0].target
+    if element is None:
+        return assign, target
+    if not isinstance(row, cst.Tuple) or not isinstance(target, cst.Tuple) or len(row.elements) != len(target.elements):
+        return None, None
+    return assign, target.elements[row.elements.index(element)].value
 
 
 def _binding_loop(rule: Rule, node: cst.CSTNode, name: str) -> cst.For | None:

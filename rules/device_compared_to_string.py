@@ -587,14 +587,14 @@ class DeviceComparedToString(Rule):
         """``device.split(":")`` further down: the string may name an index, and has it still."""
         if not isinstance(key, cst.Name) or not names_device(key.value):
             return None
-        function, start = self.flow.function(key), self.source.offsets(key)[0]
+        function = self.flow.function(key)
         for call in self.source.nodes_of(cst.Call):
             func = call.func
             if isinstance(func, cst.Attribute) and func.attr.value in ("split", "partition") and call.args:
                 text = call.args[0].value
                 splits = isinstance(text, cst.SimpleString) and text.evaluated_value == ":"
                 if splits and dotted(func.value) == key.value and self.flow.function(call) is function:
-                    return call if self.source.offsets(call)[0] > start else None
+                    return call if self.source.comes_before(key, call) else None
         return None
 
     def _keys(self, mapping: cst.BaseExpression) -> list[str] | None:

@@ -309,27 +309,29 @@ class HardCodedDevice(Rule):
         """``if device is None: device = "cuda"``, whether there is CUDA or not."""
         for test, target, value in self._fallbacks():
             name = dotted(target)
-            if not _NAMES_DEVICE.search(name.rpartition(".")[2]) or not self._names_kind(value):
+            if not _NAMES_DEVICE.search(name.rpartition(".")[2]):
                 continue
             if around.guard(test) is None and not around.is_test and not around.demands_cuda:
                 message = f"`{name}` falls back to `{self.code(value)}`, and nothing here asks whether there is any"
                 self.report(value, message, tentative=True)
 
     def _fallbacks(self) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression, cst.BaseExpression]]:
-        """What is decided on, the name that is given something else where it says nothing, and what it is given."""
+        """What is decided on, the name that is given a device where it says nothing, and the device."""
         for assign in self.source.nodes_of(cst.Assign):
             target = assign.targets[0].target
             value, block = assign.value, self.enclosing(assign, cst.If, cst.FunctionDef)
-            if isinstance(block, cst.If) and _says_nothing(self.code(block.test), self.code(target)):
+            if not isinstance(block, cst.If) or not self._names_kind(value):
+                continue
+            if _says_nothing(self.code(block.test), self.code(target)):
                 yield block, target, value
         for either in self.source.nodes_of(cst.BooleanOperation):
-            if isinstance(either.operator, cst.Or):
+            if isinstance(either.operator, cst.Or) and self._names_kind(either.right):
                 yield either, either.left, either.right
         for choice in self.source.nodes_of(cst.IfExp):
             for name, other in ((choice.body, choice.orelse), (choice.orelse, choice.body)):
-                if dotted(name) and re.fullmatch(
-                    rf"{re.escape(self.code(name))}( is (not )?None)?", self.code(choice.test)
-                ):
+                if not dotted(name) or not self._names_kind(other):
+                    continue
+                if re.fullmatch(rf"{re.escape(self.code(name))}( is (not )?None)?", self.code(choice.test)):
                     yield choice, name, other
 
     def _names_kind(self, value: cst.BaseExpression) -> bool:

@@ -152,10 +152,10 @@ class LoadWithoutMapLocation(Rule):
         found: dict[object, list[_Load]] = {}
         before: cst.Call | None = None
         key: object = None
-        calls = dict.fromkeys(self.flow.calls("torch.load"))  # a loop is followed more than once
+        calls = set(self.flow.calls("torch.load"))
         # the flow takes the way of those who have a device
-        calls.update(dict.fromkeys(call for call in loads(self) if is_forgotten_for_host(self, call)))
-        for call in sorted(calls, key=self.source.offsets):
+        calls.update(call for call in loads(self) if is_forgotten_for_host(self, call))
+        for call in (call for call in self.source.nodes_of(cst.Call) if call in calls):
             function = self.flow.function(call)
             is_plain = function is not None and not function.name.startswith("__")  # __init__ keeps it for later
             taken = device_parameter(function) if is_plain else None
@@ -258,7 +258,7 @@ class LoadWithoutMapLocation(Rule):
 
     def _published(self, calls: list[cst.Call]) -> None:
         """``net.load_state_dict(load_state_dict_from_url(url))``: who published it knows where it was saved from."""
-        if is_of_torch(self):
+        if not calls or is_of_torch(self):
             return  # what torchvision publishes was saved from the host, and it loads that without a location itself
         others = [other for other in loads(self) if has_location(other)]
         open_ones: list[_Load] = []
@@ -335,9 +335,9 @@ class LoadWithoutMapLocation(Rule):
         if taken is None:
             return '"cpu"'
         models = receivers(self, call, function).difference(assigned(self, call))
-        moves = [self.source.offsets(move.node)[0] for move in moved(self, models, function)]
+        moves = [move.node for move in moved(self, models, function)]
         # net.load_state_dict(torch.load(f)); return net.to(device)
-        later = bool(moves) and min(moves) > self.source.offsets(call)[0]
+        later = bool(moves) and all(self.source.comes_before(call, move) for move in moves)
         return '"cpu"' if later and taken.name.value != "map_location" else taken.name.value
 
     def _report(self, together: list[_Load], *, tentative: bool = False) -> None:

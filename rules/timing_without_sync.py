@@ -141,7 +141,7 @@ class TimingWithoutSync(Rule):
     def _is_before(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
         if self.flow.function(first) is not self.flow.function(second):
             return False
-        return self.source.offsets(first)[0] < self.source.offsets(second)[0]
+        return self.source.comes_before(first, second)
 
     def _comes_before(self, start: cst.SimpleStatementLine, end: cst.Call) -> bool:
         return (

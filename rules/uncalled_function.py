@@ -399,14 +399,14 @@ class UncalledFunction(Rule):
 
     def _is_looked_for(self, node: cst.Attribute) -> bool:
         """Whether the truth of a module asks if this torch has it, as what is asked of it afterwards needs."""
+        asked = rf"{re.escape(self.code(node))}\.(is_available|is_built|device_count)\(|\b(has|get)attr\("
+        if re.search(asked, self.source.text) is None:
+            return False
         where = self.enclosing(node, cst.If, cst.While, cst.BaseSmallStatement, cst.Decorator)
         if isinstance(self.parent(node), cst.UnaryOperation):
             # if not torch.xpu: return 0   return torch.xpu.device_count()
             where = self.enclosing(node, cst.FunctionDef, cst.Module)
-        if where is None:
-            return False
-        asked = rf"{re.escape(self.code(node))}\.(is_available|is_built|device_count)\(|\b(has|get)attr\("
-        return re.search(asked, self.code(where)) is not None
+        return where is not None and re.search(asked, self.code(where)) is not None
 
     def _guards_idle(self, node: cst.Attribute) -> bool:
         """``if torch.cuda: torch.cuda.manual_seed_all(0)``, which does nothing without a GPU."""

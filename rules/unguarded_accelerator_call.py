@@ -129,7 +129,7 @@ class UnguardedAcceleratorCall(Rule):
         if "apex" in self.source.text:
             self._of_apex()
         text = self.source.text
-        kinds = [kind for kind in (*_RAISE, *_PLUGINS) if kind in text and re.search(rf"\b{kind}(\.| import)", text)]
+        kinds = [kind for kind in (*_RAISE, *_PLUGINS) if f"{kind}." in text or f"{kind} import" in text]
         around = Surroundings(self)
         if "is_available" in self.source.text:
             self._where_there_is_none(around)

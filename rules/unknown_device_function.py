@@ -130,12 +130,14 @@ class UnknownDeviceFunction(Rule):
         if self.in_tests:
             return
         for node in self.source.nodes_of(cst.Attribute):
+            if not isinstance(node.value, cst.Name | cst.Attribute):
+                continue
             owner, _, name = self.flow.scope.qualified(node).rpartition(".")
             if owner in _ALSO or owner in _MISTYPED:
                 self._asked(node, owner, name)
         for call in self.source.nodes_of(cst.Call):
-            owner, _, name = self.flow.scope.qualified(call.func).rpartition(".")
-            if name in _TAKE_NOTHING.get(owner, ()) and call.args:
+            owner, _, name = self.flow.scope.qualified(call.func).rpartition(".") if call.args else ("", "", "")
+            if name in _TAKE_NOTHING.get(owner, ()):
                 self._told(call, f"{owner}.{name}")
             elif isinstance(call.func, cst.Attribute) and call.func.attr.value in _ATTRIBUTES:
                 self._called(call, call.func)

@@ -101,7 +101,7 @@ class WrappedBeforeMove(Rule):
             if move.receiver is call:
                 return move
             same = bool(name) and dotted(move.receiver) == name and self.flow.function(move.node) is function
-            after = self.source.offsets(move.node)[0] > self.source.offsets(call)[0]
+            after = self.source.comes_before(call, move.node)
             if same and after and not self._excludes(call, move.node):
                 return move
         return None

@@ -493,7 +493,8 @@ def test_workers_that_stay_give_pinned_batches_in_each_epoch(two: Simulator) -> 
     assert isinstance(seeds.get(timeout=60), int)
 
 
-def test_a_device_is_refused_in_a_forked_worker(two: Simulator) -> None:
+def test_a_device_is_refused_in_a_forked_worker(two: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)  # what other tests import may have set it
     assert torch.cuda.is_available()
     with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"):
         list(DataLoader(Numbers("cuda"), 2, num_workers=1))

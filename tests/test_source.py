@@ -283,21 +283,40 @@ def test_nodes_made_by_others_are_checked_as_ever() -> None:
     assert len({cst.Name("x"), cst.Name("x")}) == 2
 
 
-def test_the_code_of_an_expression_is_the_same_before_and_after_positions_are_known() -> None:
-    raw = (
-        CHECKOUT / "devlint/source.py"
-    ).read_bytes() + b"x = ((a,\n  # b\n  c) )\ny = 'a\\nb' 'c'\nz = [\n  1,\n\n]\n"
-    asked, told = Source(raw, "x.py"), Source(raw, "x.py")
+@pytest.mark.parametrize(
+    "text",
+    [
+        (CHECKOUT / "devlint/source.py").read_text(encoding="utf-8"),
+        "x = ((a,\n  # b\n  c) )\ny = 'a\\nb' 'c'\nz = [\n  1,\n\n]\n",
+        "def f():\n\tif a:\n\t\treturn g(\n\t\t\t1,\n\t\t)\n\telif b: c; d\n",
+        "if a:\r\n  x = (1,\r\n    2)\r\n",
+        "x = a + \\\n    b\nassert a, \\\n  b\n\x0cy = f(\x0c1)\n",
+        "try:\n    a()\nexcept* E: b()\nwith (a as b,\n  c):\n    '''d\ne'''\n",
+    ],
+)
+def test_the_code_of_a_node_is_the_same_before_and_after_positions_are_known(text: str) -> None:
+    asked, told = Source(text.encode(), "x.py"), Source(text.encode(), "x.py")
     told.offsets(told.module)
-    assert asked.code(asked.nodes_of(cst.Call)[0]) == told.code(told.nodes_of(cst.Call)[0])
-    assert "_positions" not in vars(asked)
-    for kind in (cst.Call, cst.Attribute, cst.Tuple, cst.List, cst.ConcatenatedString, cst.BinaryOperation):
+    with_code = cst.BaseExpression | cst.BaseSmallStatement | cst.BaseStatement
+    kinds = [kind for kind in told.nodes if issubclass(kind, with_code)]
+    assert kinds
+    for kind in kinds:
         codes = []
         for node in asked.nodes_of(kind):
             asked._codes = 1
             vars(asked).pop("_positions", None)
             codes.append(asked.code(node))
         assert codes == [told.code(node) for node in told.nodes_of(kind)]
+
+
+def test_few_codes_are_made_without_working_out_the_positions_of_the_whole_file() -> None:
+    source = Source((CHECKOUT / "devlint/source.py").read_bytes(), "x.py")
+    for node in source.nodes_of(cst.SimpleStatementLine)[:20]:
+        assert source.code(node) in source.text
+    assert "_positions" not in vars(source)
+    for node in source.nodes_of(cst.FunctionDef):
+        source.code(node)
+    assert "_positions" in vars(source)
 
 
 def test_what_stands_first_is_the_same_before_and_after_positions_are_known() -> None:

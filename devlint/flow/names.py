@@ -23,6 +23,10 @@ _LISTS = frozenset({"list", "List", "Sequence", "Iterable", "Iterator", "Collect
 
 def dotted(node: cst.BaseExpression | None) -> str:
     """``a.b.c`` as text; empty for anything else."""
+    if type(node) is cst.Name:
+        return node.value
+    if type(node) is not cst.Attribute:
+        return ""
     parts = []
     while type(node) is cst.Attribute:
         parts.append(node.attr.value)

@@ -315,6 +315,7 @@ class Scope:
         self.functions: dict[cst.FunctionDef, Function] = {}
         self.classes: dict[cst.ClassDef, Class] = {}
         self.globals_written: set[str] = set()
+        self._qualified: dict[cst.BaseExpression, str] = {}
         self._wraps: bool | None = None
         self.outside_stores: set[str] = set()  # attributes set on something else than self
         self._read_imports()
@@ -348,8 +349,11 @@ class Scope:
 
     def qualified(self, node: cst.BaseExpression) -> str:
         """The qualified name of a dotted expression by the file's imports; as written where not imported."""
-        head, dot, rest = dotted(node).partition(".")
-        return self.imports.get(head, head) + dot + rest
+        known = self._qualified.get(node)
+        if known is None:
+            head, dot, rest = dotted(node).partition(".")
+            known = self._qualified[node] = self.imports.get(head, head) + dot + rest
+        return known
 
     def qualified_names(self, annotation: cst.Annotation) -> set[str]:
         """The qualified names of the types that an annotation allows, but for ``None``."""
