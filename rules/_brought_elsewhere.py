@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.arrays import HARMLESS
 from devlint.flow.names import called_name, dotted, is_tensor_annotation
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
+from devlint.rules._as_arrays import read_as_arrays
 from devlint.rules._recurs import function_of
 
 #: What a model gives, by its name: beside what the loader gave, it is the one that surely comes from the device.
@@ -27,7 +27,7 @@ def brought_elsewhere(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression
     """What numpy reads, and where the like of it is brought to the host, in words."""
     if ".cpu()" not in rule.source.text:
         return
-    for call, operand in _reads(rule):
+    for call, operand in read_as_arrays(rule):
         function, name = rule.flow.function(call), _root(operand)
         if function is None or name not in function.param_names or name in function.assigned:
             continue
@@ -40,18 +40,6 @@ def brought_elsewhere(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression
             yield call, operand, f"is handed in beside `{other}`, which is brought to the host first"
         elif _is_brought_by_callers(rule, function, name):
             yield call, operand, "is handed in by what brings it to the host for others"
-
-
-def _reads(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
-    for call in rule.source.nodes_of(cst.Call):
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "numpy" and not call.args:
-            yield call, call.func.value
-            continue
-        name = rule.flow.name_of(call)
-        if name.startswith("numpy.") and name.removeprefix("numpy.") not in HARMLESS:
-            for arg in call.args[:2]:
-                if arg.keyword is None and not arg.star:
-                    yield call, arg.value
 
 
 def _root(node: cst.BaseExpression) -> str:

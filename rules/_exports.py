@@ -36,7 +36,7 @@ def is_of_export(rule: Rule, node: cst.CSTNode) -> bool:
         return True
     if _NAMED.search("/".join(near(rule.source.path))) is not None:
         return True
-    if not _RUNTIMES.isdisjoint(name.partition(".")[0] for name in rule.flow.scope.imports.values()):
+    if _RUNTIMES & rule.flow.scope.packages:
         return True
     return function is not None and (_NAMED.search(function.name) is not None or _stands_in(function))
 

@@ -26,8 +26,9 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
     """The meetings of what such factories make with what they were made after; ``is_meant`` judges the factories."""
     if is_of_host(rule):
         return
-    packages = {name.partition(".")[0] for name in rule.flow.scope.imports.values()}
-    may_be_there = is_of_models(rule) or "numpy" not in packages  # who works with arrays may work on the host alone
+    may_be_there = (
+        is_of_models(rule) or "numpy" not in rule.flow.scope.packages
+    )  # who works with arrays may work on the host alone
     patterns: dict[cst.CSTNode, frozenset[str]] = {}
     sizes: dict[Function, dict[str, str]] = {}
     for call in rule.source.nodes_of(cst.Call):

@@ -93,7 +93,7 @@ def _is_aware(rule: Rule) -> bool:
 def _is_annotated(rule: Rule, meeting: Meeting) -> bool:
     """``def ranks(x: torch.Tensor)``, be it in the docstring: where nothing in a file has to do with devices, it may be
     for the host alone, unless it says that tensors come in, and has nothing to do with arrays."""
-    if "numpy" in {name.partition(".")[0] for name in rule.flow.scope.imports.values()}:
+    if "numpy" in rule.flow.scope.packages:
         return False
     function = rule.flow.function(meeting.node)
     if function is None:

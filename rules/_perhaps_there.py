@@ -14,7 +14,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
-from devlint.flow.arrays import HARMLESS, NEED_ARRAYS
+from devlint.flow.arrays import NEED_ARRAYS
 from devlint.flow.facts import ArrayUse
 from devlint.flow.hypothesis import MODEL_NAME, asks_for_device, names_device
 from devlint.flow.names import called_name, dotted, is_tensor_annotation, last_word, names_bound
@@ -24,6 +24,7 @@ from devlint.flow.steps import function_called
 from devlint.flow.value import ARRAY, DATA, LIST, LOADER, MODULE, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
+from devlint.rules._as_arrays import read_as_arrays
 from devlint.rules._brought_elsewhere import brought_elsewhere
 from devlint.rules._portability import leaves
 from devlint.rules._recurs import calls_of
@@ -265,7 +266,7 @@ def perhaps_there(rule: Rule) -> Iterator[Read]:
 
 def _unbrought(rule: Rule) -> Iterator[Read]:
     sources: dict[Function, _Sources] = {}
-    for call, operand in _reads(rule):
+    for call, operand in _read_tensors(rule):
         function = rule.flow.function(call)
         if function is None or _is_told_apart(rule, call, operand):
             continue
@@ -311,17 +312,14 @@ def _is_read(rule: Rule, call: cst.Call) -> bool:
     return False
 
 
-def _reads(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
-    for call in rule.source.nodes_of(cst.Call):
-        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "numpy" and not call.args:
-            yield call, call.func.value
+def _read_tensors(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
+    for call, given in read_as_arrays(rule):
+        if called_name(call) == "numpy":
+            yield call, given
             continue
-        name = rule.flow.name_of(call)
-        if name.startswith("numpy.") and name.removeprefix("numpy.") not in HARMLESS:
-            for arg in call.args[:2]:
-                for operand in _parts(arg.value):
-                    if arg.keyword is None and _is_tensor(rule.flow.value(operand)):
-                        yield call, operand
+        for operand in _parts(given):  # np.array([x, y])
+            if _is_tensor(rule.flow.value(operand)):
+                yield call, operand
 
 
 def _is_tensor(value: Value) -> bool:

@@ -39,8 +39,7 @@ _BRINGS = frozenset({"to", "cuda", "_prepare_inputs", "prepare_inputs", "send_to
 def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, cst.BaseExpression, Value]]:
     """The calls of such models: the call, the model, the input and what is known of it."""
     text = rule.source.text
-    packages = {name.partition(".")[0] for name in rule.flow.scope.imports.values()}
-    if rule.in_tests or not _OF_DEVICES.search(text) or packages & _OTHERS or "DataParallel" in text:
+    if rule.in_tests or not _OF_DEVICES.search(text) or rule.flow.scope.packages & _OTHERS or "DataParallel" in text:
         return
     movers: dict[Function, bool] = {}
     for call in rule.source.nodes_of(cst.Call):

@@ -226,8 +226,7 @@ class DeviceComparedToString(Rule):
     def _names_gpus(self, word: cst.BaseExpression) -> bool:
         """Whether the file has that name for devices, as those of another library are called so, or speaks to one."""
         # Trainer(accelerator="gpu"); choices=["cpu", "gpu"]; where = "gpu:0" if tf.test.is_gpu_available() else "cpu"
-        packages = {name.partition(".")[0] for name in self.flow.scope.imports.values()}
-        return bool(packages & _WITH_GPUS) or any(
+        return bool(self.flow.scope.packages & _WITH_GPUS) or any(
             text is not word
             and isinstance(text.evaluated_value, str)
             and text.evaluated_value.lower().partition(":")[0] == "gpu"

@@ -8,7 +8,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.invariance import MAKING, bindings, same_every_time, target_stays
 from devlint.flow.loops import Loop, runs_sometimes, working_loop
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, only_target
 from devlint.flow.place import Place
 from devlint.flow.value import ARRAY, LIST, MODULE, TENSOR, TUPLE
 from devlint.flow.waiting import call_waits, picks_by_mask
@@ -326,12 +326,7 @@ def _is_one_number(node: cst.BaseExpression) -> bool:
 
 def _single_name(statement: cst.CSTNode) -> str | None:
     """`w` of `w = ...`."""
-    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-        target = statement.targets[0].target
-    elif isinstance(statement, cst.AnnAssign):
-        target = statement.target
-    else:
-        return None
+    target = only_target(statement)
     return target.value if isinstance(target, cst.Name) else None
 
 

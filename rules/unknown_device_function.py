@@ -244,7 +244,7 @@ class UnknownDeviceFunction(Rule):
     def _has_method(self, func: cst.Attribute) -> bool:
         """Whether others have a method of that name: classes here and elsewhere, or what the code asks about."""
         scope, word, holder = self.flow.scope, func.attr.value, self.code(func.value)
-        if _HAVE_METHODS.intersection(name.partition(".")[0] for name in scope.imports.values()):
+        if _HAVE_METHODS & scope.packages:
             return True
         # class Batch: def is_cuda(self): ...
         if any(word in cls.methods for cls in scope.classes.values()):

@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
-from devlint.flow.names import dotted, last_word
+from devlint.flow.names import dotted, last_word, only_target
 from devlint.flow.scope import Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
@@ -353,13 +353,9 @@ class UnregisteredTensor(Rule):
         return any(self.flow.scope.qualified(node.func).startswith(_HOST_KERNELS) for node in nodes)
 
     def _fix(self, statement: cst.CSTNode, cls: Class, name: str, *, on_host: bool) -> Fix | None:
-        if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0].target
-        elif isinstance(statement, cst.AnnAssign):
-            target = statement.target
-        else:
-            return None
-        if not isinstance(target, cst.Attribute) or statement.value is None:
+        target = only_target(statement)
+        value = statement.value if isinstance(statement, cst.Assign | cst.AnnAssign) else None
+        if not isinstance(target, cst.Attribute) or value is None:
             return None
         others = [s for s, _ in self.flow.stores(cls, name) if s is not statement]
         if name in cls.attrs_of_class or any(not isinstance(s, cst.Assign) for s in others):
@@ -374,8 +370,8 @@ class UnregisteredTensor(Rule):
         if not after_super(self, statement):
             return None
         start, _ = self.source.offsets(target)
-        value_start, value_end = self.source.offsets(statement.value, outer=True)
-        if isinstance(statement.value, cst.Tuple) and not statement.value.lpar:
+        value_start, value_end = self.source.offsets(value, outer=True)
+        if isinstance(value, cst.Tuple) and not value.lpar:
             return None
         owner = self.code(target.value)
         return self.fix(
@@ -383,7 +379,7 @@ class UnregisteredTensor(Rule):
             self.replace_between(start, value_start, f'{owner}.register_buffer("{name}", '),
             self.replace_between(value_end, value_end, ", persistent=False)"),
             # a buffer is not trained: self.scale = torch.ones(3, requires_grad=True)
-            safe=not on_host and self.flow.value(statement.value).tracked is False,
+            safe=not on_host and self.flow.value(value).tracked is False,
         )
 
 

@@ -134,7 +134,7 @@ def _as_constructed(value: Value, base: Value) -> Value:
 
 def _is_torchs(frame: Frame, value: Value) -> bool:
     """Whether a tensor is torch's: what only looks like one may be another library's, whose device is a string."""
-    if not frame.scope.imports_torch:
+    if "torch" not in frame.scope.packages:
         return False
     if value.ref == TOLD:
         return True

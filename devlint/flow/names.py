@@ -55,6 +55,13 @@ def innermost_call(node: cst.CSTNode | None) -> cst.CSTNode | None:
     return node
 
 
+def only_target(statement: cst.CSTNode) -> cst.BaseExpression | None:
+    """``w`` of ``w = x`` and of ``w: int = x``; nothing of ``v = w = x``."""
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        return statement.targets[0].target
+    return statement.target if isinstance(statement, cst.AnnAssign) else None
+
+
 def target_names(target: cst.BaseExpression, into: set[str]) -> None:
     """Add the plain names that a target binds."""
     if type(target) is cst.Name:

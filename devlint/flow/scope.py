@@ -320,12 +320,16 @@ class Scope:
         self.outside_stores: set[str] = set()  # attributes set on something else than self
         self._read_imports()
         self._read_stars()
-        self.imports_torch = any(name.partition(".")[0] == "torch" for name in self.imports.values())
         self._read_definitions()
         self._classify()
         self._assign_roles()
 
     # imports ------------------------------------------------------------------------------------
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """The packages that the file imports anything from, by their first names: `torch` of `torch.nn`."""
+        return frozenset(name.partition(".")[0] for name in self.imports.values())
 
     def _read_imports(self) -> None:
         for node in self.source.nodes_of(cst.Import):
