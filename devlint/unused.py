@@ -158,7 +158,9 @@ def _is_unused_method(flow: Flow, view: View, cls: cst.ClassDef, method: cst.Fun
     name = method.name.value
     if _is_marked(method) or name in _CALLED_BY_NAME or (name.startswith("__") and name.endswith("__")):
         return False
-    if any(_calls_others(base) for base in _outside_bases(flow, view, cls)):
+    # class Net(Base): def __old(self): ...   has another name in the code of `Base`
+    is_private = name.startswith("__")
+    if not is_private and any(_calls_others(base) for base in _outside_bases(flow, view, cls)):
         return False
     return view.some_file_says(f"uses {name}") is False
 

@@ -7,7 +7,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted, last_word
+from devlint.flow.names import called_name, dotted, last_word
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._copied import is_copied
@@ -108,7 +108,14 @@ class DebuggingLeftOn(Rule):
         for call, _ in switches:
             if not self._is_wanted(call) and self._goes_backward(call):
                 told = f"anomaly detection is left on: {_ANOMALIES}"
-                self.report(call, told, fix=self._drop(call), tentative=is_copied(self, call))
+                doubtful = is_copied(self, call) or self._is_trial(call)
+                self.report(call, told, fix=self._drop(call), tentative=doubtful)
+
+    def _is_trial(self, call: cst.Call) -> bool:
+        """Whether a file only tries out what it defines: ``if __name__ == "__main__": ...``, and nothing is trained."""
+        if not any("__name__" in self.code(test) for test, _, _ in tests_above(self, call)):
+            return False
+        return all(called_name(each) != "step" for each in self.source.nodes_of(cst.Call))
 
     def _switches(self) -> list[tuple[cst.Call, bool]]:
         """The calls that turn anomaly detection on for good, or may turn it off."""

@@ -71,12 +71,15 @@ class GeneratorOnOtherDevice(Rule):
     one on a device for what is drawn on the default device, which other files may have set, and what is in code for
     Gaudi, whose devices draw with generators of the host.
 
+    In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change, and 8 were wrong;
+    what these showed is mended, and it has hardly spoken since.
+
     ## References
     - [torch.Generator](https://pytorch.org/docs/stable/generated/torch.Generator.html)
     - [Reproducibility](https://pytorch.org/docs/stable/notes/randomness.html)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
     assumes_host_default = True
     raises = True

@@ -32,7 +32,9 @@ def project(root: Path, model: str = MODEL, **others: str) -> list[str]:
 
 def found(root: Path, name: str, *, cache: bool = False) -> list[str]:
     path = str(root / name)
-    settings = Settings(extend_select=("create-then-move", "tensor-without-device"), root=str(root))
+    settings = Settings(
+        extend_select=("create-then-move", "invalid-device-argument", "tensor-without-device"), root=str(root)
+    )
     outcome = run([File(path, path, settings)], Plan(use_cache=cache, jobs=1))
     assert not outcome.problems
     return [finding.rule for _, finding in outcome.findings]
@@ -260,6 +262,17 @@ def test_a_method_that_nothing_reads_is_tentative(tmp_path: Path) -> None:
     assert project(tmp_path, follows, **{"train.py": train}) == []
     assert project(tmp_path, follows, **{"train.py": train + "    net.masked(x)\n"}) == ["create-then-move"]
     assert project(tmp_path, follows, **{"train.py": train + "    getattr(net, 'masked')(x)\n"}) == ["create-then-move"]
+
+
+def test_a_private_method_is_called_by_its_own_class_alone(tmp_path: Path) -> None:
+    # Lightning may call any method of a module by its name, but not one that is called otherwise there
+    fit = "from pkg.model import Causal\n\nCausal().fit()\n"
+    base = METHOD.replace("(nn.Module)", "(lightning.LightningModule)").replace(
+        "import torch\n", "import lightning\nimport torch\n", 1
+    )
+    follows = base.replace(MASK, MASK.replace("return x", "other = torch.ones(3, device=x.device)\n        return x"))
+    assert project(tmp_path, follows, **{"train.py": fit}) == ["create-then-move"]
+    assert project(tmp_path, follows.replace("def masked", "def __masked"), **{"train.py": fit}) == []
 
 
 def test_a_copy_of_the_package_among_the_tests_is_kept_as_it_was(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def truth(frame: Frame, test: cst.BaseExpression) -> bool | None:
         if test.value == "TYPE_CHECKING":
             return False
         return _flag(test.value, frame.values.get(test))
+    if type(test) is cst.Integer:
+        return test.evaluated_value != 0  # if 0: ...   what was taken out for now
     if type(test) is cst.Attribute:
         attr = test.attr.value
         if attr == "is_cuda":

@@ -46,7 +46,9 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
         # a dtype or a memory format: nothing moves
         return receiver.but(grad=False) if receiver.kind != SELF else receiver
     non_blocking = _non_blocking(how, args)
-    if sure and not frame.dead:
+    # x.to(**options)   names no device that code could be given instead, and may change the type, too
+    unpacked = any(arg.star == "**" for arg in node.args)
+    if sure and not frame.dead and not unpacked:
         frame.facts.moves[node] = Move(node, how, func.value, receiver, target, target_node, non_blocking)
     to_host = how == "cpu" or (target.is_host and sure and non_blocking is False)
     has_tensors = receiver.kind == TENSOR or (receiver.kind == THING and receiver.ref != "moved")

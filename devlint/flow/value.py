@@ -400,7 +400,8 @@ def _element(value: Value) -> Value:
         if isinstance(value.items, Value):
             return value.items.but(place=value.place, obj=None)
         if value.ref == "torch.nn.ParameterList":
-            return tensor(value.place, value.origin, grad=True, ref="parameter", tracked=True)
+            # self.fields = nn.ParameterList(); self.fields.append(Field(8))   keeps what is no tensor as it is
+            return Value(THING, value.place, value.origin, text=ELEMENT)
         return Value(MODULE, value.place, value.origin)
     if kind in (DATA, ARRAY, DICT):
         return HOST_DATA if kind != ARRAY else NUMPY_ARRAY
