@@ -26,10 +26,13 @@ def sizes(factory: cst.Call) -> list[cst.BaseExpression]:
 
 
 def is_nothing(rule: Rule, factory: cst.Call) -> bool:
-    """`torch.empty(0)`, `torch.zeros((0, 4))`: there is nothing to copy."""
+    """`torch.empty(0)`, `torch.zeros((0, 4))`, `torch.Tensor()`, `torch.tensor([])`: there is nothing to copy."""
+    given = sizes(factory)
+    if last_word(rule.flow.name_of(factory)) in ("Tensor", "FloatTensor", "LongTensor", "tensor"):
+        return not given  # the first argument is a list without elements, or there is none
     if last_word(rule.flow.name_of(factory)) not in _SIZED - {"full", "randint"}:
         return False
-    return any(isinstance(size, cst.Integer) and size.value == "0" for size in sizes(factory))
+    return any(isinstance(size, cst.Integer) and size.value == "0" for size in given)
 
 
 def is_little(rule: Rule, factory: cst.Call) -> bool:
