@@ -26,9 +26,8 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
     """The meetings of what such factories make with what they were made after; ``is_meant`` judges the factories."""
     if is_of_host(rule):
         return
-    may_be_there = (
-        is_of_models(rule) or "numpy" not in rule.flow.scope.packages
-    )  # who works with arrays may work on the host alone
+    # who works with arrays may work on the host alone
+    may_be_there = is_of_models(rule) or "numpy" not in rule.flow.scope.packages
     patterns: dict[cst.CSTNode, frozenset[str]] = {}
     sizes: dict[Function, dict[str, str]] = {}
     for call in rule.source.nodes_of(cst.Call):

@@ -79,8 +79,9 @@ class DiscardedMove(Rule):
     again before it is moved properly; code that is copied from others; and tests that are skipped on every machine.
 
     Of 70 findings in repositories that nobody had tuned for, 40 were worth a change; 23 moves did nothing in code that
-    nobody runs or reads the result of, and in seven the receiver was moved in place. What they showed is mended, so
-    that 14 of the 15 that are still told are of the first kind; it is on although no fresh sample has shown that yet.
+    nobody runs or reads the result of, and in seven the receiver was a module, or was there already. What they showed
+    is mended, so that 14 of the 15 that could be looked at again and are still told are of the first kind; it is on
+    although no fresh sample has shown that yet.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)

@@ -85,7 +85,8 @@ class InvalidDeviceArgument(Rule):
     leaves it out, or something may come before: another branch, a `return`, a call that checks it.
 
     In the nursery: of 70 findings in repositories that nobody had tuned for, 48 were worth a change. All but four of
-    the others raise as well, where nobody comes by: branches that no caller takes, code that was copied and is not run.
+    the others are as it says, where nobody comes by: branches that no caller takes, code that was copied and is not
+    run.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)

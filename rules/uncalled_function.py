@@ -95,7 +95,7 @@ class UncalledFunction(Rule):
     it guards does nothing without a GPU (`if torch.cuda: torch.cuda.manual_seed_all(0)`).
 
     In the nursery: of 94 findings in repositories that nobody had tuned for, 62 were worth a change. The parentheses
-    are missing in all but three of the others as well, and what the test decides on does no harm either way.
+    are missing in nearly all of the others as well, and what the test decides on does no harm either way.
 
     ## References
     - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)
