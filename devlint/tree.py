@@ -190,3 +190,8 @@ def walk(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
 def named(root: cst.CSTNode, name: str) -> list[cst.Name]:
     """The names below and including ``root`` that are this one, in source order."""
     return [node for node in walk(root) if isinstance(node, cst.Name) and node.value == name]
+
+
+def words(root: cst.CSTNode) -> str:
+    """The names and strings below and including ``root``, in source order: what is asked of them needs no code made."""
+    return " ".join(node.value for node in walk(root) if isinstance(node, cst.Name | cst.SimpleString))

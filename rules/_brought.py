@@ -9,7 +9,6 @@ from functools import cached_property
 
 import libcst as cst
 
-from devlint import tree
 from devlint.flow.names import called_name, dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import Function
@@ -137,12 +136,6 @@ class Brought:
                 for name, value in _named(target.target, assign.value):
                     found[name].append(value)
         return found
-
-
-def words(node: cst.CSTNode) -> str:
-    """The names and strings in a piece of code, which is cheaper to ask for than its text."""
-    found = (n.value for n in tree.walk(node) if isinstance(n, cst.Name | cst.SimpleString))
-    return " ".join(found)
 
 
 def pairs(

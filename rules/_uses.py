@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
-from devlint.rules._brought import Brought, pairs, words
+from devlint.rules._brought import Brought, pairs
 
 #: Methods that move a module, or take it somewhere that moves it.
 _MOVE = frozenset("to cuda cpu to_empty xpu npu mps hpu mlu ipu type share_memory _apply to_device".split())
@@ -177,7 +178,7 @@ class Uses:
         """``separate(net, wave)``: who moves the wave only, and says no device, leaves the model to nobody."""
         rule = self.rule
         name = rule.flow.scope.imports.get(dotted(call.func).partition(".")[0], "")
-        if not name or name.partition(".")[0] in _PLACERS or _OF_DEVICES.search(words(call)):
+        if not name or name.partition(".")[0] in _PLACERS or _OF_DEVICES.search(tree.words(call)):
             return False
         qualified = name + dotted(call.func)[len(dotted(call.func).partition(".")[0]) :]
         project, definition = rule.flow.project, rule.flow.definition(qualified)

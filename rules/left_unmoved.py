@@ -14,7 +14,6 @@ from devlint.flow.names import called_name, dotted, innermost_call, last_word, n
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import DATA, LOADER, MODULE
 from devlint.rule import Rule
-from devlint.rules._brought import words
 from devlint.rules._moves import short
 from devlint.rules._training import is_inside
 
@@ -428,7 +427,7 @@ class LeftUnmoved(Rule):
         return key in self._touched[function] or any(each.moves for each in self._of(function, key))
 
     def _says_device(self, value: cst.BaseExpression) -> bool:
-        return _SAYS_DEVICE.search(words(value)) is not None or any(
+        return _SAYS_DEVICE.search(tree.words(value)) is not None or any(
             isinstance(part, cst.Call) and _is_move(self, part) for part in tree.walk(value)
         )
 
@@ -463,7 +462,7 @@ def _is_move(rule: Rule, call: cst.Call) -> bool:
         if move is not None:
             return not move.target.is_host
         # not x.to(dtype=torch.half), x.to(other)
-        return name == "cuda" or any(_SAYS_DEVICE.search(words(arg)) for arg in call.args)
+        return name == "cuda" or any(_SAYS_DEVICE.search(tree.words(arg)) for arg in call.args)
     return _MOVER.search(name) is not None
 
 

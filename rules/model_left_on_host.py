@@ -16,7 +16,7 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import MODULE, UNKNOWN_KIND, Value
 from devlint.rule import Rule
-from devlint.rules._brought import Brought, pairs, words
+from devlint.rules._brought import Brought, pairs
 from devlint.rules._meetings import calls_of
 from devlint.rules._moves import short
 from devlint.rules._places import bound_before, device_expression, is_set_before
@@ -205,7 +205,7 @@ class ModelLeftOnHost(Rule):
             return True
         around = self.enclosing(call, cst.With)
         while around is not None:
-            if any("device" in words(item.item) for item in around.items):
+            if any("device" in tree.words(item.item) for item in around.items):
                 return True  # with torch.device("cuda"): net = build_net()
             around = self.enclosing(around, cst.With)
         return False
@@ -225,9 +225,9 @@ class ModelLeftOnHost(Rule):
         head = path.partition(".")[0]
         if self.flow.value(call).kind == MODULE or _NO_MODEL.search(name):
             return False
-        if any(_TELLS_DEVICE.search(arg.star + words(arg)) for arg in call.args):
+        if any(_TELLS_DEVICE.search(arg.star + tree.words(arg)) for arg in call.args):
             return False
-        if any(self._is_model(arg.value) or _OF_WEIGHTS.search(words(arg.value)) for arg in call.args):
+        if any(self._is_model(arg.value) or _OF_WEIGHTS.search(tree.words(arg.value)) for arg in call.args):
             return False  # camera = GradCAM(model), decoder = Decoder(weights)   are where these are
         if not path:  # models.__dict__[args.arch](pretrained=True)
             return _is_of_zoo(call.func)

@@ -520,8 +520,7 @@ def _of_parameter(node: cst.BaseExpression) -> str:
 
 def _holding_modules(annotation: cst.Annotation) -> str:
     """What kind of container an annotation tells of: ``list[nn.Module] | None``."""
-    words = (part.value for part in tree.walk(annotation) if isinstance(part, cst.Name | cst.SimpleString))
-    found = _OF_MODULES.search(" ".join(words))
+    found = _OF_MODULES.search(tree.words(annotation))
     if found is None:
         return ""
     kind = found.group(1).lower()

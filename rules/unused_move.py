@@ -83,7 +83,7 @@ class UnusedMove(Rule):
         if self.in_tests:
             return
         for unread in unread_moves(self):
-            if self._is_of_tensor(unread) and not self._is_wanted(unread):
+            if self._is_of_tensor(unread) and not self._is_empty(unread) and not self._is_wanted(unread):
                 self.report(
                     unread.move.node,
                     f"`{unread.name.value}` is copied to {destination(self, unread.move)}, and nothing reads the copy",
@@ -93,12 +93,14 @@ class UnusedMove(Rule):
 
     def _is_of_tensor(self, unread: Unread) -> bool:
         """Whether what is moved is surely a tensor: modules, graphs and other objects move in place."""
-        made = unread.move.value.origin
-        if isinstance(made, cst.Call) and is_nothing(self, made):
-            return False  # rows = torch.Tensor().to(device)   copies nothing
         if unread.is_element and not self._is_part_of_batch(unread):
             return False  # for x in rows: x = x.to(device)   means to move what is in `rows`: discarded-move
         return unread.move.value.is_tensor or self._is_part_of_batch(unread)
+
+    def _is_empty(self, unread: Unread) -> bool:
+        """``rows = torch.Tensor().to(device)``, which copies nothing."""
+        made = unread.move.value.origin
+        return isinstance(made, cst.Call) and is_nothing(self, made)
 
     def _is_part_of_batch(self, unread: Unread) -> bool:
         """``for x, y in loader:``, where ``y`` is moved."""

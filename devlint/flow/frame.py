@@ -541,11 +541,8 @@ class Frame:
         """Whether a test around a node asks for a device: ``if pad.device == x.device:``"""
         above = self.scope.source.parents.get(node)
         while above is not None and type(above) is not cst.FunctionDef:
-            if isinstance(above, cst.If | cst.IfExp):
-                # its words are enough, and the code of it would have each file's positions worked out
-                parts = (p for p in tree.walk(above.test) if isinstance(p, cst.Name | cst.SimpleString))
-                if any(hypothesis.asks_for_device(part.value) for part in parts):
-                    return True
+            if isinstance(above, cst.If | cst.IfExp) and hypothesis.asks_for_device(tree.words(above.test)):
+                return True
             above = self.scope.source.parents.get(above)
         return False
 
