@@ -20,6 +20,7 @@ from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.flow.value import ARRAY, DATA, DICT, LIST, TENSOR, THING, TUPLE, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._meetings import is_dead, is_of_host, is_of_models, reads_array
+from devlint.rules._sizes import Sizes, code_of
 
 
 def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meeting]:
@@ -29,11 +30,14 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
     # who works with arrays may work on the host alone
     may_be_there = is_of_models(rule) or "numpy" not in rule.flow.scope.packages
     patterns: dict[cst.CSTNode, frozenset[str]] = {}
-    sizes: dict[Function, dict[str, str]] = {}
+    sizes = Sizes(rule, lambda function, node: _is_open(rule, function, node))
     for call in rule.source.nodes_of(cst.Call):
         if rule.flow.factory(call) is None or not is_meant(call):
             continue
-        found = _patterns(rule, call, sizes)
+        function = rule.flow.function(call)
+        if function is None or function.role in (HOST_SIDE, CONSTRUCTOR) or function.moves_something:
+            continue  # ids = torch.cat([ids, torch.zeros(1, dtype=ids.dtype)]); batch = ids.to(device)
+        found = sizes.givers(function, call)
         if not may_be_there:
             found = {pattern for pattern in found if _is_given_by_model(rule, call, pattern)}
         if found:
@@ -45,7 +49,7 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
                 continue
             for other in operands:
                 if isinstance(node, cst.AugAssign) and other is node.target:
-                    is_met = _code(rule, other) in patterns[made.origin]  # the flow knows what it is afterwards
+                    is_met = code_of(rule, other) in patterns[made.origin]  # the flow knows what it is afterwards
                 else:
                     met = patterns[made.origin]
                     is_met = any(_follows(rule, other, pattern) for pattern in met) or _is_beside(rule, other, met)
@@ -57,77 +61,11 @@ def _is_on_host(value: Value) -> bool:
     return value.kind == TENSOR and value.place.is_host and value.zero is False and value.attr is None
 
 
-def _patterns(rule: Rule, factory: cst.Call, sizes: dict[Function, dict[str, str]]) -> set[str]:
-    """``action`` of ``torch.randn(action.shape)``: whose sizes or type it takes, if nobody knows where that is."""
-    function = rule.flow.function(factory)
-    if function is None or function.role in (HOST_SIDE, CONSTRUCTOR) or function.moves_something:
-        return set()  # ids = torch.cat([ids, torch.zeros(1, dtype=ids.dtype)]); batch = ids.to(device)
-    found: set[str] = set()
-    for part in (each for arg in factory.args for each in tree.walk(arg.value)):
-        if isinstance(part, cst.Name):
-            if function not in sizes:
-                sizes[function] = _sizes(rule, function)
-            named = sizes[function].get(part.value)
-            found |= {named} if named is not None else set()
-        else:
-            measured = _measured(part)
-            if measured is not None and _is_open(rule, function, measured):
-                found.add(_code(rule, measured))
-    return found
-
-
-def _measured(node: cst.CSTNode) -> cst.BaseExpression | None:
-    """``x`` of ``x.shape``, ``x.size``, ``x.dtype``."""
-    if not isinstance(node, cst.Attribute) or node.attr.value not in ("shape", "size", "dtype"):
-        return None
-    return node.value if _is_path(node.value) else None
-
-
 def _is_open(rule: Rule, function: Function, node: cst.BaseExpression) -> bool:
     """Whether something may be a tensor, and nobody knows where."""
     value = rule.flow.value(node)
     is_open = value.kind in (UNKNOWN_KIND, TENSOR, THING) and value.place == UNKNOWN_PLACE
-    return is_open and not reads_array(rule, function, _code(rule, node))
-
-
-def _sizes(rule: Rule, function: Function) -> dict[str, str]:
-    """The names that a function gives to the sizes of something, ``batch, length = x.shape[:2]``, and of what; not
-    those that it binds to something else, too."""
-    found: dict[str, str] = {}
-    others: set[str] = set()
-    for node in tree.walk(function.node.body):
-        if not isinstance(node, cst.Assign | cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
-            continue
-        target = node.targets[0].target if isinstance(node, cst.Assign) else node.target
-        names = names_bound(target)
-        measured = _of_sizes(node.value) if isinstance(node, cst.Assign) else None
-        if measured is None or not _is_open(rule, function, measured):
-            others |= names
-            continue
-        code = _code(rule, measured)
-        others |= {name for name in names if found.get(name, code) != code}
-        found |= dict.fromkeys(names, code)
-    return {name: code for name, code in found.items() if name not in others}
-
-
-def _of_sizes(node: cst.BaseExpression) -> cst.BaseExpression | None:
-    """What an expression gives the sizes of: ``x`` for ``x.shape``, ``x.size(0)``, ``list(x.shape[:2])``."""
-    while True:
-        if (measured := _measured(node)) is not None:
-            return measured if isinstance(node, cst.Attribute) and node.attr.value != "dtype" else None
-        if isinstance(node, cst.Subscript):
-            node = node.value
-        elif isinstance(node, cst.Call) and dotted(node.func) in ("list", "tuple") and len(node.args) == 1:
-            node = node.args[0].value  # batch, length = list(x.shape[:2])
-        elif isinstance(node, cst.Call):
-            node = node.func
-        else:
-            return None
-
-
-def _code(rule: Rule, node: cst.BaseExpression) -> str:
-    """Code with one sort of quotes: ``site['value']`` is ``site["value"]``."""
-    return rule.code(node).replace("'", '"')
+    return is_open and not reads_array(rule, function, code_of(rule, node))
 
 
 def _is_given_by_model(rule: Rule, factory: cst.Call, name: str) -> bool:
@@ -140,13 +78,6 @@ def _is_given_by_model(rule: Rule, factory: cst.Call, name: str) -> bool:
         for assign in tree.walk(function.node.body if function is not None else rule.source.module)
         if isinstance(assign, cst.Assign)
     )
-
-
-def _is_path(node: cst.BaseExpression) -> bool:
-    """``action``, ``data.x``, ``site["value"]``."""
-    while isinstance(node, cst.Attribute | cst.Subscript):
-        node = node.value
-    return isinstance(node, cst.Name)
 
 
 def _operations(rule: Rule) -> Iterator[tuple[cst.BaseExpression | cst.AugAssign, str, list[cst.BaseExpression]]]:
@@ -178,7 +109,7 @@ def _follows(rule: Rule, node: cst.BaseExpression, pattern: str) -> bool:
     value = rule.flow.value(node)
     if value.kind in (LIST, TUPLE, DICT, ARRAY, DATA) or value.place != UNKNOWN_PLACE or value.zero is True:
         return False
-    if _code(rule, node) == pattern:
+    if code_of(rule, node) == pattern:
         return True
     if value.kind == TENSOR and value.zero is False:
         return True  # what else is computed there

@@ -36,7 +36,7 @@ _OF_DEVICES = re.compile(r"device|cuda|\.to\(|type_as|accelerat|Lightning", re.I
 
 def meetings(rule: Rule) -> Iterator[Meeting]:
     """Those that are sure, and those with what a function of the project's device side was handed."""
-    if _runs_on_host(rule):
+    if runs_on_host(rule):
         return
     of_test = rule.in_tests
     for meeting in rule.flow.facts.meetings.values():
@@ -58,7 +58,7 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
 def doubted(rule: Rule) -> Iterator[Meeting]:
     """Meetings with what a function was handed, where less speaks for that being on a device than for `meetings`: the
     file never speaks of devices, or a helper makes what is on the host, ``slopes = get_slopes(heads)``."""
-    if _runs_on_host(rule) or is_of_host(rule) or not is_of_models(rule):
+    if runs_on_host(rule) or is_of_host(rule) or not is_of_models(rule):
         return
     sure = {id(each) for each in meetings(rule)}
     for meeting in rule.flow.facts.assumed.values():
@@ -102,7 +102,7 @@ def _is_annotated(rule: Rule, meeting: Meeting) -> bool:
     return param is not None and (param.annotation is not None or param.name.value in function.documented)
 
 
-def _runs_on_host(rule: Rule) -> bool:
+def runs_on_host(rule: Rule) -> bool:
     """``net.to("cpu"); torch.onnx.export(net, torch.zeros(1, 3), file)``, ``environ["CUDA_VISIBLE_DEVICES"] = "-1"``"""
     text = rule.source.text
     exports = records(rule) and _TO_HOST.search(text) is not None
@@ -132,7 +132,7 @@ def _is_beside_device(rule: Rule, meeting: Meeting) -> bool:
 def given_back(rule: Rule) -> Iterator[Meeting]:
     """Tensors made on the host that a function returns on one path, and elsewhere ones that follow its input."""
     found = rule.flow.facts.given_back
-    if not found or _runs_on_host(rule) or is_of_host(rule):
+    if not found or runs_on_host(rule) or is_of_host(rule):
         return
     aware = _is_aware(rule)
     for meeting in found.values():
@@ -249,29 +249,36 @@ def _believed(rule: Rule, meeting: Meeting, *, of_helpers: bool = False) -> bool
     flow = rule.flow
     function = flow.function(meeting.node)
     origin = meeting.host.origin
-    if function is None or function.role in (CONSTRUCTOR, HOST_SIDE) or function.name.startswith("test"):
+    if function is None or not may_be_handed_there(rule, function, meeting.node, meeting.there.place.name):
         return False
-    if function.name == "__call__" and function.cls is not None and not function.cls.is_module:
-        return False  # class RandomErase: def __call__(self, image): ...  a transform of data
-    if meeting.there.place.name in function.handed_host:
-        return False  # pad(torch.zeros(3)): a caller hands it what is on the host
-    if meeting.there.place.name in function.handed_parts:
-        return False  # pad(state.mask): nobody knows where that is
-    if function.cls is None and _makes_tables(rule, function) and _FOLLOWS.search(rule.source.text) is None:
+    if _is_beside_device(rule, meeting):
         return False
-    if is_dead(rule, meeting.node) or _is_callback(rule, function):
-        return False
-    if _FOR_HOST.search(function.name) or _is_beside_device(rule, meeting):
-        return False  # def fetch_cpu(rows, table): ...
-    if is_no_tensor(flow, meeting.node, meeting.there.place.name):
-        return False  # if isinstance(knots, dict): torch.ones(n) * knots["low"]
     made_in = flow.function(origin) if isinstance(origin, cst.CSTNode) else None
     if made_in is None:
         return False  # W = torch.randn(4, 1)  at the top of a script that runs on the host
     apart = made_in is not function and not _takes_tensors(rule, made_in) and not _is_table(function, made_in)
-    if apart and not (of_helpers and _is_called_in(rule, function, made_in)):
+    return not apart or (of_helpers and _is_called_in(rule, function, made_in))
+
+
+def may_be_handed_there(rule: Rule, function: Function, node: cst.CSTNode, name: str) -> bool:
+    """Whether a function may be handed something of that name on a device, as far as anybody knows, at a node of it."""
+    if function.role in (CONSTRUCTOR, HOST_SIDE) or function.name.startswith("test"):
         return False
-    return not reads_array(rule, function, meeting.there.place.name)
+    if function.name == "__call__" and function.cls is not None and not function.cls.is_module:
+        return False  # class RandomErase: def __call__(self, image): ...  a transform of data
+    if name in function.handed_host:
+        return False  # pad(torch.zeros(3)): a caller hands it what is on the host
+    if name in function.handed_parts:
+        return False  # pad(state.mask): nobody knows where that is
+    if function.cls is None and _makes_tables(rule, function) and _FOLLOWS.search(rule.source.text) is None:
+        return False
+    if is_dead(rule, node) or _is_callback(rule, function):
+        return False
+    if _FOR_HOST.search(function.name):
+        return False  # def fetch_cpu(rows, table): ...
+    if is_no_tensor(rule.flow, node, name):
+        return False  # if isinstance(knots, dict): torch.ones(n) * knots["low"]
+    return not reads_array(rule, function, name)
 
 
 def _makes_tables(rule: Rule, function: Function) -> bool:

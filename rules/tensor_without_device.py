@@ -14,6 +14,7 @@ from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
+from devlint.rules._companions import Companion, companions
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
 from devlint.rules._moves import short
@@ -110,7 +111,10 @@ class TensorWithoutDevice(Rule):
     with devices, what a helper that takes no tensors makes, what a method makes that tries its module out (it gives
     nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that (`rows +
     torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
-    None of these is told where the function moves anything.
+    None of these is told where the function moves anything. So is, last, what takes its sizes or type from a tensor and
+    is returned, kept, filled from that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows
+    that the two meet: where nothing in the function, or after its calls in the file, moves it or reads it on the host,
+    it is no index (`rows[torch.randperm(n)]`), no number, and no lengths, which some functions want on the host.
 
     In the nursery: of 93 findings in repositories that nobody had tuned for, 36 were worth a change. The two tensors
     are where it says they are, nearly always; but much published code never runs on a device, and some objects stay on
@@ -170,6 +174,11 @@ class TensorWithoutDevice(Rule):
         if ".device" in self.source.text:
             for node in self.source.nodes_of(cst.If):
                 self._rebuilt(node, reported)
+        lines = {self.enclosing(each, cst.BaseSmallStatement) for each in reported} - {None}
+        for companion in companions(self, self._is_meant):
+            # torch.ones(n) * torch.arange(n) + x: said, and mended, with the other one
+            if self.enclosing(companion.factory, cst.BaseSmallStatement) not in lines:
+                self._report_companion(companion)
 
     def _is_meant(self, call: cst.Call) -> bool:
         """Whether a call is a factory that is on the host for want of ``device=``, and has no reason to be."""
@@ -350,6 +359,14 @@ class TensorWithoutDevice(Rule):
             f"`{self.flow.name_of(factory)}` makes this tensor on the host, and it meets `{there}`, wherever that is",
             notes=[self.note(meeting.node, f"they meet here, in {meeting.what}")],
             fix=self._fix(factory, meeting) if meeting.there.place.kind == "param" else None,
+            tentative=True,
+        )
+
+    def _report_companion(self, companion: Companion) -> None:
+        name = self.flow.name_of(companion.factory)
+        self.report(
+            companion.factory,
+            f"`{name}` makes this tensor on the host, after `{short(companion.giver)}`, wherever that is",
             tentative=True,
         )
 

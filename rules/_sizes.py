@@ -1,0 +1,106 @@
+"""Whose sizes or type a factory takes: `x` of `torch.zeros(x.size(0), dtype=x.dtype)`, also by names given to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.names import dotted, names_bound
+from devlint.flow.scope import Function
+from devlint.rule import Rule
+
+_NUMBERS = frozenset({"int", "max", "min", "round", "len", "abs"})
+
+
+class Sizes:
+    """What gives the sizes of what the functions of a file make; ``is_open`` judges what is asked for them."""
+
+    def __init__(self, rule: Rule, is_open: Callable[[Function, cst.BaseExpression], bool]) -> None:
+        self._rule, self._is_open = rule, is_open
+        self._names: dict[Function, dict[str, str]] = {}
+
+    def givers(self, function: Function, factory: cst.Call) -> set[str]:
+        """The code of each thing whose sizes or type a factory in a function takes: ``action`` of
+        ``torch.randn(action.shape)``."""
+        found: set[str] = set()
+        for part in (each for arg in factory.args for each in tree.walk(arg.value)):
+            if isinstance(part, cst.Name):
+                named = self._named(function).get(part.value)
+                found |= {named} if named is not None else set()
+            else:
+                measured = _measured(part)
+                if measured is not None and self._is_open(function, measured):
+                    found.add(code_of(self._rule, measured))
+        return found
+
+    def _named(self, function: Function) -> dict[str, str]:
+        """The names that a function gives to the sizes of something, and of what; not those that it binds to something
+        else, too."""
+        if function not in self._names:
+            found: dict[str, str] = {}
+            others: set[str] = set()
+            for target, value in _bindings(function):
+                names = names_bound(target)
+                code = self._giver(function, value, found) if value is not None else None
+                others |= {name for name in names if code is None or found.get(name, code) != code}
+                found |= dict.fromkeys(names, code) if code is not None else {}
+            self._names[function] = {name: code for name, code in found.items() if name not in others}
+        return self._names[function]
+
+    def _giver(self, function: Function, node: cst.BaseExpression, known: dict[str, str]) -> str | None:
+        """What an expression gives sizes of: ``x`` for ``x.shape``, ``x.size(0) // 2``, ``list(x.shape[:2])``."""
+        if isinstance(node, cst.Attribute):
+            measured = _measured(node)
+            if measured is None or node.attr.value == "dtype" or not self._is_open(function, measured):
+                return None
+            return code_of(self._rule, measured)
+        if isinstance(node, cst.Name):
+            return known.get(node.value)
+        if isinstance(node, cst.Subscript):
+            return self._giver(function, node.value, known)
+        if isinstance(node, cst.BinaryOperation):
+            return self._giver(function, node.left, known) or self._giver(function, node.right, known)
+        if isinstance(node, cst.Call) and dotted(node.func) in ("list", "tuple", *_NUMBERS):
+            given = (self._giver(function, arg.value, known) for arg in node.args)
+            return next((each for each in given if each is not None), None)
+        return self._giver(function, node.func, known) if isinstance(node, cst.Call) else None
+
+
+def code_of(rule: Rule, node: cst.BaseExpression) -> str:
+    """Code with one sort of quotes: ``site['value']`` is ``site["value"]``."""
+    return rule.code(node).replace("'", '"')
+
+
+def _measured(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """``x`` of ``x.shape``, ``x.size``, ``x.dtype``."""
+    if not isinstance(node, cst.Attribute) or node.attr.value not in ("shape", "size", "dtype"):
+        return None
+    return node.value if _is_path(node.value) else None
+
+
+def _is_path(node: cst.BaseExpression) -> bool:
+    """``action``, ``data.x``, ``site["value"]``."""
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def _bindings(function: Function) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
+    """What a function binds, with what to, where that is one value: ``b, n = x.size(0), 4`` are two."""
+    for node in tree.walk(function.node.body):
+        if isinstance(node, cst.Assign):
+            yield from _pairs(node.targets[0].target, node.value)
+        elif isinstance(node, cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
+            yield node.target, None
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
+        for each, given in zip(target.elements, value.elements, strict=True):
+            yield each.value, given.value
+    else:
+        yield target, value
