@@ -59,7 +59,8 @@ class HardCodedDevice(Rule):
     caller's; `torch.cuda.current_device()` in the constructor of a module; and `"cuda:0"` for whichever GPU was asked
     for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device` falls back to where it is
     `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
-    that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it.
+    that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it. Last, as
+    tentative, any CUDA in a function of a file that is no script (has no `__main__`), where nothing asks for it first.
 
     ## Why is this bad
     `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
@@ -93,10 +94,10 @@ class HardCodedDevice(Rule):
     Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and
     in tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current
     CUDA device, start `nccl` processes or import what needs CUDA, but for the tensors of kernels. And where no device
-    was chosen, or is implied as said above: a script that says `"cuda"` everywhere is for CUDA only. A default such
-    as `device="cuda"` can be overridden and is not reported, only a call in the same file that leaves it as it is. Of
-    `"mps"`, silent where anything else in the file names it (a test, a choice, a default, a table), or is for Macs by
-    its words or its path.
+    was chosen, or is implied as said above, in scripts and in `main()`: who says `"cuda"` there is for CUDA only. A
+    default such as `device="cuda"` can be overridden and is not reported, only a call in the same file that leaves it
+    as it is. Of `"mps"`, silent where anything else in the file names it (a test, a choice, a default, a table), or is
+    for Macs by its words or its path.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -140,6 +141,9 @@ class HardCodedDevice(Rule):
                     reported.add(literal)
             elif guard is None and (implied := around.implied(call)) is not None and not around.is_for_cuda(call):
                 self._report_implied(call, literal, implied)
+                reported.add(literal)
+            elif not own and guard is None and self._is_for_others(call, literal) and not around.is_for_cuda(call):
+                self._report_alone(call, literal)
                 reported.add(literal)
 
         self._beside_in_kernel(reported)
@@ -376,6 +380,16 @@ class HardCodedDevice(Rule):
         note = self.note(implied.node, "this tells where it has to be")
         fix = self._fix(call, literal, implied.code)
         self.report(literal, f"{self._said(call, literal)}, {implied.why}", notes=[note], fix=fix, tentative=True)
+
+    def _is_for_others(self, call: cst.Call, literal: cst.BaseExpression) -> bool:
+        """Whether code is there for others to import: a script that says `"cuda"` is for CUDA."""
+        function = self.flow.function(call)
+        if self.in_tests or function is None or function.name == "main" or "__main__" in self.source.text:
+            return False
+        return literal is call or "cuda" in self.code(literal)
+
+    def _report_alone(self, call: cst.Call, literal: cst.BaseExpression) -> None:
+        self.report(literal, f"{self._said(call, literal)}, and nothing asks whether there is one", tentative=True)
 
     def _said(self, call: cst.Call, literal: cst.BaseExpression) -> str:
         if literal is call:
