@@ -24,7 +24,7 @@ from devlint.rules._sizes import Sizes
 from devlint.rules._switches import tests_above
 
 #: What puts a tensor somewhere, reads it on the host, or makes another of it where something else is.
-_PUTS = frozenset("to cuda cpu type_as numpy tolist item copy_ new_tensor tensor as_tensor prefetch put".split())
+PUTS = frozenset("to cuda cpu type_as numpy tolist item copy_ new_tensor tensor as_tensor prefetch put".split())
 _MAY_PUT = re.compile(
     r"device|cuda|gpu|move|send|prepare|scatter|register_buffer|Parameter$|Dataset$|DataLoader$|(^|_)(to|dev)(_|$)"
 )
@@ -135,10 +135,10 @@ def _goes_on(rule: Rule, function: Function, call: cst.Call, givers: list[str]) 
     if _is_put(rule, function, call, made) or not _is_filled_from(rule, function, own, givers):
         return False
     if not own:
-        return _matters(rule, call)
+        return matters(rule, call)
     uses = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Name) and node.value in own)
     return any(
-        _matters(rule, node) and not _is_bound(rule, node) and not _is_replaced(rule, function, call, node)
+        matters(rule, node) and not _is_bound(rule, node) and not _is_replaced(rule, function, call, node)
         for node in uses
     )
 
@@ -258,11 +258,11 @@ def _is_put(rule: Rule, function: Function, call: cst.Call, names: set[str]) -> 
     for node in tree.walk(function.node.body):
         if isinstance(node, cst.Assign) and _fills_from_host(rule, node, names):
             return True
-        if isinstance(node, cst.Attribute) and node.attr.value in _PUTS and _holds(node.value, call, names):
+        if isinstance(node, cst.Attribute) and node.attr.value in PUTS and _holds(node.value, call, names):
             return True
         if isinstance(node, cst.Call) and any(_holds(arg.value, call, names) for arg in node.args):
             word = called_name(node)
-            if node is not call and (word in _PUTS or _MAY_PUT.search(word)):
+            if node is not call and (word in PUTS or _MAY_PUT.search(word)):
                 return True
             if rule.flow.name_of(node).partition(".")[0] in ("numpy", "cv2", "scipy", "sklearn", "matplotlib"):
                 return True
@@ -285,7 +285,7 @@ def _is_bound(rule: Rule, node: cst.Name) -> bool:
     return isinstance(above, cst.AssignTarget | cst.For | cst.CompFor) and getattr(above, "target", None) is not None
 
 
-def _matters(rule: Rule, node: cst.BaseExpression) -> bool:
+def matters(rule: Rule, node: cst.BaseExpression) -> bool:
     """Whether the device of a value matters where it stands: not as an index, which may be on the host, nor for what is
     read of it one by one."""
     child: cst.CSTNode = node
@@ -298,8 +298,8 @@ def _matters(rule: Rule, node: cst.BaseExpression) -> bool:
             if above.attr.value in _TO_NUMBER and isinstance(call, cst.Call) and not call.args:
                 return False  # x * mask.sum()   takes a single number from anywhere
         elif isinstance(above, cst.Subscript):
-            if above.value is not child:
-                return False  # rows[ids]
+            if above.value is not child or _picks_one(rule, above):
+                return False  # rows[ids], rates[0]
         elif isinstance(above, cst.Arg):
             call = rule.parent(above)
             if not isinstance(call, cst.Call) or dotted(call.func) in _NUMBERS:
@@ -318,6 +318,11 @@ def _matters(rule: Rule, node: cst.BaseExpression) -> bool:
             return True
         child, above = above, rule.parent(above)
     return False
+
+
+def _picks_one(rule: Rule, node: cst.Subscript) -> bool:
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    return isinstance(index, cst.Index) and rule.flow.value(index.value).kind == DATA
 
 
 def _compared(node: cst.Comparison) -> list[cst.BaseExpression]:

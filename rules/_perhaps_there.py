@@ -255,7 +255,7 @@ def perhaps_there(rule: Rule) -> Iterator[Read]:
     if rule.in_tests or "numpy" not in rule.source.text:
         return
     known = set()
-    for read in _unbrought(rule) if _allows_for_devices(rule) else ():
+    for read in _unbrought(rule) if _allows_for_devices(rule) or _is_of_library(rule) else ():
         known.add(read.use.node)
         yield read
     for call, operand, why in brought_elsewhere(rule):
@@ -286,6 +286,11 @@ def _use(rule: Rule, call: cst.Call, operand: cst.BaseExpression) -> ArrayUse:
     value = rule.flow.value(operand).but(place=SOMEWHERE)
     host_too = name.removeprefix("numpy.") in NEED_ARRAYS
     return ArrayUse(call, name or "numpy", operand, value, False if _is_cut(operand) else value.tracked, host_too)
+
+
+def _is_of_library(rule: Rule) -> bool:
+    """Whether a file is no script: whoever imports it may work on a device."""
+    return "__main__" not in rule.source.text
 
 
 def _allows_for_devices(rule: Rule) -> bool:

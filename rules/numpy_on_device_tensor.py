@@ -28,10 +28,10 @@ class NumpyOnDeviceTensor(Rule):
     Reports `.numpy()`, `np.asarray(t)` and other functions of numpy, plots of matplotlib and calls of
     scikit-learn on a tensor that is on an accelerator, or that surely requires gradients (a parameter, a loss
     that has been backpropagated) where gradients are recorded. Reports also `y.numpy()` where the same function brings
-    what it makes of the array to `y.device`. Tentatively, in a file that moves anything or is told devices, reports
-    what nothing brings to the host: `y.detach().numpy()`, what a model gave, what callers hand in on a device, and in
-    any file a prediction beside a target that is brought (`np.argmax(y_pred)`, `y_true.cpu()`), and what all callers
-    bring to the host for something else, and hand in as it is.
+    what it makes of the array to `y.device`. Tentatively, in a file that moves anything, is told devices or is no
+    script, reports what nothing brings to the host: `y.detach().numpy()`, what a model gave, what callers hand in on a
+    device, and in any file a prediction beside a target that is brought (`np.argmax(y_pred)`, `y_true.cpu()`), and what
+    all callers bring to the host for something else, and hand in as it is.
 
     ## Why is this bad
     Numpy reads host memory. For a tensor on a device the call raises `can't convert cuda:0 device type tensor
