@@ -21,10 +21,16 @@ _FETCHED = re.compile(r"download|fetch|extract|unpack|untar|copy", re.IGNORECASE
 _OF_PROCESS = re.compile(r"rank|process_index", re.IGNORECASE)
 
 
-def is_known_file(rule: Rule, call: cst.Call) -> bool:
-    """Whether one and the same file is meant: it is downloaded, fixed, or read by the process that wrote it."""
+def is_published_file(rule: Rule, call: cst.Call) -> bool:
+    """Whether one and the same file is meant, which is downloaded or lies in one place: others have written it."""
+    return all(_is_published(rule, each) for each in _bound(rule, call.args[0].value))
+
+
+def is_file_of_this_run(rule: Rule, call: cst.Call) -> bool:
+    """Whether the file is read by the process that wrote it."""
     file = call.args[0].value
-    if all(_is_known(rule, each) for each in _bound(rule, file)):
+    # f"shard_{rank}.pt"
+    if all(_OF_PROCESS.search(rule.code(each)) for each in _bound(rule, file)):
         return True
     function = rule.flow.function(call)
     # with NamedTemporaryFile() as f: download(path, f.name)   is somebody else's
@@ -38,7 +44,7 @@ def made(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression:
     return found[0] if len(found) == 1 else node
 
 
-def _is_known(rule: Rule, file: cst.BaseExpression) -> bool:
+def _is_published(rule: Rule, file: cst.BaseExpression) -> bool:
     code = rule.code(file)
     if isinstance(file, cst.BinaryOperation):
         code += rule.code(made(rule, file.left))  # folder = download_path() / "step"; torch.load(folder / "net.pt")
@@ -46,9 +52,8 @@ def _is_known(rule: Rule, file: cst.BaseExpression) -> bool:
         return True  # torch.load(hf_hub_download(repo, "vae.pth"))
     if isinstance(file, cst.SimpleString | cst.FormattedString) and _FIXED.match(code):
         return True  # torch.load("/home/me/net.pt"), torch.load("pretrained/s3d.pth")
-    if isinstance(file, cst.SimpleString) and _has_address(rule, str(file.evaluated_value)):
-        return True  # download(url="https://data.org/net.pth"); torch.load("net.pth")
-    return _OF_PROCESS.search(code) is not None  # f"shard_{rank}.pt"  is read by the process that wrote it
+    # download(url="https://data.org/net.pth"); torch.load("net.pth")
+    return isinstance(file, cst.SimpleString) and _has_address(rule, str(file.evaluated_value))
 
 
 def _is_temporary(rule: Rule, node: cst.BaseExpression, depth: int = 5) -> bool:

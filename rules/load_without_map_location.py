@@ -12,7 +12,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned, has_location, is_known_by_parts, loaded_as, used_as
 from devlint.rules._downloads import has_address, is_of_torch
-from devlint.rules._files import is_known_file
+from devlint.rules._files import is_file_of_this_run, is_published_file
 from devlint.rules._half_told import half_told
 from devlint.rules._load_evidence import (
     device_parameter,
@@ -126,15 +126,15 @@ class LoadWithoutMapLocation(Rule):
     (whoever published them may have saved them from the host, as torchvision did: with one of its addresses in the
     file the rule is silent), or in a file where another load says where to; `load_checkpoint` of
     mmengine, which saves from the host itself; a place that tells only the host from the rest
-    (`"cpu" if device == "cpu" else None`, or else `"cuda:0"`); and what a class moves to a device, saves, and loads
-    again under the same name. The last has no fix: the tensor would have to be moved after it.
+    (`"cpu" if device == "cpu" else None`, or else `"cuda:0"`); files that a function downloads, or that have one fixed
+    place; and what a class moves to a device, saves, and loads again under the same name. The last has no fix: the
+    tensor would have to be moved after it.
 
     Silent for data sets, scores, settings and other files that nothing shows to be checkpoints (that the folder is
     called so is not enough where the file has another name), in tests, for what the same run saved or trained just
     before (in the same function, in one that was called above, also by all that call this one, or by fitting what was
-    given the callback that names the file), for what stops training early, for files that are downloaded, lie in a
-    temporary folder of the function or belong to one process (also where the calls in the file say so), where the file
-    saves from the host only (what it moved, made, or read there) or gathers what FSDP sharded, where the function moves
+    given the callback that names the file), for what stops training early, for files that lie in a temporary folder of
+    the function or belong to one process (also where the calls in the file say so), where the file saves from the host only (what it moved, made, or read there) or gathers what FSDP sharded, where the function moves
     what it loads to CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where
     another branch for other machines gives it. Whether the file really came from a GPU cannot be seen in the code.
 
@@ -149,7 +149,7 @@ class LoadWithoutMapLocation(Rule):
     def check(self) -> None:
         if self.in_tests:
             return  # what a test loads it has just saved
-        found: dict[object, list[_Load]] = {}
+        found: dict[tuple[object, bool], list[_Load]] = {}
         before: cst.Call | None = None
         key: object = None
         calls = set(self.flow.calls("torch.load"))
@@ -171,10 +171,12 @@ class LoadWithoutMapLocation(Rule):
             elif before is None or not self._follows(before, call):
                 key = call
             before = call
-            found.setdefault(key, []).append(_Load(call, what, self._location(call, function, taken), why))
-        for together in found.values():
+            load = _Load(call, what, self._location(call, function, taken), why)
+            # who reads what others have published may know where that was saved from
+            found.setdefault((key, is_published_file(self, call)), []).append(load)
+        for (_, is_published), together in found.items():
             shown = any(each.why is not None or not is_known_by_parts(self, each.call) for each in together)
-            self._report(together, tentative=not shown)
+            self._report(together, tentative=not shown or is_published)
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
         self._published([call for call in downloads if not self._downloaded(call)])
         for name, on_host in _HELPERS.items():
@@ -314,7 +316,7 @@ class LoadWithoutMapLocation(Rule):
 
     def _is_excused(self, call: cst.Call, function: Function | None) -> bool:
         """Whether it is right as it is, whatever is loaded."""
-        if is_of_same_run(self, call) or has_another_way(self, call) or is_known_file(self, call):
+        if is_of_same_run(self, call) or has_another_way(self, call) or is_file_of_this_run(self, call):
             return True
         return is_of_host(self, call, function) or needs_cuda(self, call, function)
 
