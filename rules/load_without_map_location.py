@@ -123,20 +123,20 @@ class LoadWithoutMapLocation(Rule):
 
     Tentative, for who wrote the file cannot be seen, nor what else is there: what nothing but its parts shows to be a
     checkpoint, where no note says why it matters; other weights that are downloaded from an address in the file
-    (whoever published them may have saved them from the host, as torchvision did: with one of its addresses in the
-    file the rule is silent), or in a file where another load says where to; `load_checkpoint` of
-    mmengine, which saves from the host itself; a place that tells only the host from the rest
-    (`"cpu" if device == "cpu" else None`, or else `"cuda:0"`); files that a function downloads, or that have one fixed
-    place; and what a class moves to a device, saves, and loads again under the same name. The last has no fix: the
-    tensor would have to be moved after it.
+    (whoever published them may have saved them from the host, as torchvision did: with one of its addresses in the file
+    the rule is silent), or in a file where another load says where to; `load_checkpoint` of mmengine, which saves from
+    the host itself; a place that tells only the host from the rest (`"cpu" if device == "cpu" else None`, or else
+    `"cuda:0"`); files that a function downloads, or that have one fixed place; and what a class moves to a device,
+    saves, and loads again under the same name. The last has no fix: the tensor would have to be moved after it.
 
     Silent for data sets, scores, settings and other files that nothing shows to be checkpoints (that the folder is
     called so is not enough where the file has another name), in tests, for what the same run saved or trained just
     before (in the same function, in one that was called above, also by all that call this one, or by fitting what was
     given the callback that names the file), for what stops training early, for files that lie in a temporary folder of
-    the function or belong to one process (also where the calls in the file say so), where the file saves from the host only (what it moved, made, or read there) or gathers what FSDP sharded, where the function moves
-    what it loads to CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where
-    another branch for other machines gives it. Whether the file really came from a GPU cannot be seen in the code.
+    the function or belong to one process (also where the calls in the file say so), where the file saves from the host
+    only (what it moved, made, or read there) or gathers what FSDP sharded, where the function moves what it loads to
+    CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and where another branch
+    for other machines gives it. Whether the file really came from a GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
