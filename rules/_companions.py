@@ -15,21 +15,15 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.hypothesis import MODEL_NAME
-from devlint.flow.names import called_name, dotted, last_word, names_bound
+from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import Function
 from devlint.flow.value import DATA, TENSOR, THING, UNKNOWN_KIND
 from devlint.rule import Rule
+from devlint.rules._followed import filled, holds, is_for_host, is_put, kept_as
 from devlint.rules._meetings import calls_of, is_of_host, may_be_handed_there, runs_on_host
 from devlint.rules._sizes import Sizes
 from devlint.rules._switches import tests_above
 
-#: What puts a tensor somewhere, reads it on the host, or makes another of it where something else is.
-PUTS = frozenset("to cuda cpu type_as numpy tolist item copy_ new_tensor tensor as_tensor prefetch put".split())
-_MAY_PUT = re.compile(
-    r"device|cuda|gpu|move|send|prepare|scatter|register_buffer|Parameter$|Dataset$|DataLoader$|(^|_)(to|dev)(_|$)"
-)
-#: Types that only tensors on the host have, and parameters, into which values are copied from anywhere.
-_OF_HOST = re.compile(r"(isinstance\(.{1,40}, |\.type\()torch\.[A-Z]\w*Tensor\)|\.load_state_dict\(")
 #: Such may have to stay on the host: `pack_padded_sequence` takes none that are elsewhere.
 _OF_LENGTHS = re.compile(r"length|(^|_)lens?(_|$)|_lens?$")
 #: What has no device of its own to speak of.
@@ -44,8 +38,6 @@ _TO_NUMBER = frozenset("sum mean max min any all prod std var norm median numel"
 _ASKED = frozenset("shape size dtype ndim device dim numel is_cuda".split())
 _TAKE_ARRAYS = frozenset({"torch.from_numpy", "torch.is_tensor", "torch.Tensor", "torch.tensor", "torch.as_tensor"})
 _READ_BY_ONE = (cst.For, cst.CompFor, cst.Index, cst.Slice, cst.FormattedStringExpression, cst.Expr)
-#: What makes one value of another.
-_PASS_ON = (cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)
 
 
 class Companion(NamedTuple):
@@ -62,7 +54,7 @@ def companions(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Com
         if rule.flow.factory(call) is None or not is_meant(call):
             continue
         function, value = rule.flow.function(call), rule.flow.value(call)
-        if function is None or _is_of_host(rule, function):
+        if function is None or is_for_host(rule, function):
             continue
         if value.kind != TENSOR or not value.place.is_host or value.zero is not False or _is_told_more(call):
             continue
@@ -87,11 +79,6 @@ def _may_be_tensor(rule: Rule, function: Function, node: cst.BaseExpression) -> 
 def _word(giver: str) -> str:
     """``batch`` of ``batch.x``."""
     return re.split(r"[.\[]", giver, maxsplit=1)[0]
-
-
-def _is_of_host(rule: Rule, function: Function) -> bool:
-    """``isinstance(ids, torch.LongTensor)``, ``net.load_state_dict(inflated)``"""
-    return _OF_HOST.search(rule.code(function.node)) is not None
 
 
 def _head(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -128,17 +115,16 @@ def _is_told_more(call: cst.Call) -> bool:
 
 def _goes_on(rule: Rule, function: Function, call: cst.Call, givers: list[str]) -> bool:
     """Whether something is done with what a call gives that a device matters for, and nothing brings it anywhere."""
-    own = _kept_as(rule, call)
+    own = kept_as(rule, call)
     if any(_OF_LENGTHS.search(name) for name in own):
         return False
-    made = _made_of(rule, function, call, own)
-    if _is_put(rule, function, call, made) or not _is_filled_from(rule, function, own, givers):
+    if is_put(rule, function, call) or not _is_filled_from(rule, function, own, givers):
         return False
     if not own:
-        return matters(rule, call)
+        return _matters(rule, call)
     uses = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Name) and node.value in own)
     return any(
-        matters(rule, node) and not _is_bound(rule, node) and not _is_replaced(rule, function, call, node)
+        _matters(rule, node) and not _is_bound(rule, node) and not _is_replaced(rule, function, call, node)
         for node in uses
     )
 
@@ -154,7 +140,7 @@ def _is_replaced(rule: Rule, function: Function, call: cst.Call, use: cst.Name) 
             for node in tree.walk(loop.body)
             if isinstance(node, cst.Assign)
             and any(use.value in names_bound(target.target) for target in node.targets)
-            and not _holds(node, call, set())
+            and not holds(node, call, set())
         ),
         None,
     )
@@ -162,7 +148,7 @@ def _is_replaced(rule: Rule, function: Function, call: cst.Call, use: cst.Name) 
         return False
     above = {id(test) for test, _, _ in tests_above(rule, call)}
     under_test = any(id(test) not in above for test, _, _ in tests_above(rule, use))
-    return under_test or not (_holds(again, use, set()) or rule.source.comes_before(use, again))
+    return under_test or not (holds(again, use, set()) or rule.source.comes_before(use, again))
 
 
 def _is_filled_from(rule: Rule, function: Function, own: set[str], givers: list[str]) -> bool:
@@ -175,7 +161,7 @@ def _is_filled_from(rule: Rule, function: Function, own: set[str], givers: list[
         for node in tree.walk(function.node.body)
         if isinstance(node, cst.Assign)
         and isinstance(target := node.targets[0].target, cst.Subscript)
-        and dotted(_head_of_target(target)) in own
+        and dotted(filled(target)) in own
     ]
     names = {_word(giver) for giver in givers}
     for node in tree.walk(function.node.body):
@@ -201,83 +187,6 @@ def _asks_model(node: cst.CSTNode) -> bool:
     return any(MODEL_NAME.match(last_word(dotted(call.func))) for call in calls)
 
 
-def _kept_as(rule: Rule, call: cst.Call) -> set[str]:
-    """The names that a statement gives to what it makes of a call: ``ids = torch.arange(n)[None] > 2``."""
-    node: cst.CSTNode = call
-    above = rule.parent(node)
-    while isinstance(above, _PASS_ON) and not isinstance(node, cst.Arg):
-        node, above = above, rule.parent(above)
-    if not isinstance(above, cst.Assign) or above.value is not node:
-        return set()
-    return {name for target in above.targets for name in names_bound(target.target)}
-
-
-def _made_of(rule: Rule, function: Function, call: cst.Call, own: set[str]) -> set[str]:
-    """All names in a function for what something that a call gives went into."""
-    known = set(own)
-    while True:
-        before = len(known)
-        for node in tree.walk(function.node.body):
-            targets: list[cst.BaseExpression] = []
-            if isinstance(node, cst.Assign):
-                targets, value = [each.target for each in node.targets], node.value
-            elif isinstance(node, cst.AugAssign | cst.NamedExpr):
-                targets, value = [node.target], node.value
-            elif isinstance(node, cst.For):
-                targets, value = [node.target], node.iter
-            elif isinstance(node, cst.Call) and called_name(node) in ("append", "extend", "insert") and node.args:
-                targets = [node.func.value] if isinstance(node.func, cst.Attribute) else []
-                value = node.args[-1].value
-            else:
-                continue
-            if _holds(value, call, known):
-                for target in targets:
-                    known |= names_bound(target) or {dotted(_head_of_target(target))} - {"", "self"}
-        if len(known) == before:
-            return known
-
-
-def _head_of_target(node: cst.BaseExpression) -> cst.BaseExpression:
-    """``rows`` of ``rows[i]``; ``self.rows`` as it is."""
-    while isinstance(node, cst.Subscript):
-        node = node.value
-    return node
-
-
-def _holds(node: cst.CSTNode, call: cst.BaseExpression, names: set[str]) -> bool:
-    return any(
-        part is call
-        or (isinstance(part, cst.Name) and part.value in names)
-        or (isinstance(part, cst.Attribute) and dotted(part) in names)
-        for part in tree.walk(node)
-    )
-
-
-def _is_put(rule: Rule, function: Function, call: cst.Call, names: set[str]) -> bool:
-    """Whether anything brings what a call gives, or what is made of it, somewhere, or reads it on the host."""
-    for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Assign) and _fills_from_host(rule, node, names):
-            return True
-        if isinstance(node, cst.Attribute) and node.attr.value in PUTS and _holds(node.value, call, names):
-            return True
-        if isinstance(node, cst.Call) and any(_holds(arg.value, call, names) for arg in node.args):
-            word = called_name(node)
-            if node is not call and (word in PUTS or _MAY_PUT.search(word)):
-                return True
-            if rule.flow.name_of(node).partition(".")[0] in ("numpy", "cv2", "scipy", "sklearn", "matplotlib"):
-                return True
-    # self.mask = self.mask.to(x.device)   in another method
-    attrs = "|".join(re.escape(name) for name in names if name.startswith("self."))
-    return bool(attrs) and re.search(rf"(?:{attrs})(?:\[[^]\n]*\])?\.(?:to|cuda)\(", rule.source.text) is not None
-
-
-def _fills_from_host(rule: Rule, node: cst.Assign, names: set[str]) -> bool:
-    """``kept[i] = noise.cpu()``"""
-    target = node.targets[0].target
-    is_item = isinstance(target, cst.Subscript) and dotted(_head_of_target(target)) in names
-    return is_item and ".cpu(" in rule.code(node.value)
-
-
 def _is_bound(rule: Rule, node: cst.Name) -> bool:
     above = rule.parent(node)
     if isinstance(above, cst.Element):
@@ -285,7 +194,7 @@ def _is_bound(rule: Rule, node: cst.Name) -> bool:
     return isinstance(above, cst.AssignTarget | cst.For | cst.CompFor) and getattr(above, "target", None) is not None
 
 
-def matters(rule: Rule, node: cst.BaseExpression) -> bool:
+def _matters(rule: Rule, node: cst.BaseExpression) -> bool:
     """Whether the device of a value matters where it stands: not as an index, which may be on the host, nor for what is
     read of it one by one."""
     child: cst.CSTNode = node
@@ -333,6 +242,6 @@ def _is_brought_by_callers(rule: Rule, function: Function) -> bool:
     """``mask = causal(x).to(x.device)``, in any function of the file that calls this one."""
     for call in calls_of(rule, function):
         by = rule.flow.function(call)
-        if by is not None and by is not function and _is_put(rule, by, call, _made_of(rule, by, call, set())):
+        if by is not None and by is not function and is_put(rule, by, call):
             return True
     return False

@@ -1,0 +1,106 @@
+"""What becomes of what a factory makes on the host: under which names a function goes on with it, and whether anything
+brings it elsewhere, or reads it on the host."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.names import called_name, dotted, names_bound
+from devlint.flow.scope import Function
+from devlint.rule import Rule
+
+#: What puts a tensor somewhere, reads it on the host, or makes another of it where something else is.
+PUTS = frozenset("to cuda cpu type_as numpy tolist item copy_ new_tensor tensor as_tensor prefetch put".split())
+_MAY_PUT = re.compile(
+    r"device|cuda|gpu|move|send|prepare|scatter|register_buffer|Parameter$|Dataset$|DataLoader$|(^|_)(to|dev)(_|$)"
+)
+#: Types that only tensors on the host have, and parameters, into which values are copied from anywhere.
+_OF_HOST = re.compile(r"(isinstance\(.{1,40}, |\.type\()torch\.[A-Z]\w*Tensor\)|\.load_state_dict\(")
+#: What makes one value of another.
+_PASS_ON = (cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)
+
+
+def is_for_host(rule: Rule, function: Function) -> bool:
+    """``isinstance(ids, torch.LongTensor)``, ``net.load_state_dict(inflated)``"""
+    return _OF_HOST.search(rule.code(function.node)) is not None
+
+
+def is_put(rule: Rule, function: Function, call: cst.Call) -> bool:
+    """Whether anything in a function brings what a call gives, or what is made of it, somewhere, or reads it."""
+    names = _made_of(function, call, kept_as(rule, call))
+    for node in tree.walk(function.node.body):
+        if isinstance(node, cst.Assign) and _fills_from_host(rule, node, names):
+            return True
+        if isinstance(node, cst.Attribute) and node.attr.value in PUTS and holds(node.value, call, names):
+            return True
+        if isinstance(node, cst.Call) and any(holds(arg.value, call, names) for arg in node.args):
+            word = called_name(node)
+            if node is not call and (word in PUTS or _MAY_PUT.search(word)):
+                return True
+            if rule.flow.name_of(node).partition(".")[0] in ("numpy", "cv2", "scipy", "sklearn", "matplotlib"):
+                return True
+    # self.mask = self.mask.to(x.device)   in another method
+    attrs = "|".join(re.escape(name) for name in names if name.startswith("self."))
+    return bool(attrs) and re.search(rf"(?:{attrs})(?:\[[^]\n]*\])?\.(?:to|cuda)\(", rule.source.text) is not None
+
+
+def kept_as(rule: Rule, call: cst.Call) -> set[str]:
+    """The names that a statement gives to what it makes of a call: ``ids = torch.arange(n)[None] > 2``."""
+    node: cst.CSTNode = call
+    above = rule.parent(node)
+    while isinstance(above, _PASS_ON) and not isinstance(node, cst.Arg):
+        node, above = above, rule.parent(above)
+    if not isinstance(above, cst.Assign) or above.value is not node:
+        return set()
+    return {name for target in above.targets for name in names_bound(target.target)}
+
+
+def _made_of(function: Function, call: cst.Call, own: set[str]) -> set[str]:
+    """All names in a function for what something that a call gives went into."""
+    known = set(own)
+    while True:
+        before = len(known)
+        for node in tree.walk(function.node.body):
+            targets: list[cst.BaseExpression] = []
+            if isinstance(node, cst.Assign):
+                targets, value = [each.target for each in node.targets], node.value
+            elif isinstance(node, cst.AugAssign | cst.NamedExpr):
+                targets, value = [node.target], node.value
+            elif isinstance(node, cst.For):
+                targets, value = [node.target], node.iter
+            elif isinstance(node, cst.Call) and called_name(node) in ("append", "extend", "insert") and node.args:
+                targets = [node.func.value] if isinstance(node.func, cst.Attribute) else []
+                value = node.args[-1].value
+            else:
+                continue
+            if holds(value, call, known):
+                for target in targets:
+                    known |= names_bound(target) or {dotted(filled(target))} - {"", "self"}
+        if len(known) == before:
+            return known
+
+
+def holds(node: cst.CSTNode, call: cst.BaseExpression, names: set[str]) -> bool:
+    return any(
+        part is call
+        or (isinstance(part, cst.Name) and part.value in names)
+        or (isinstance(part, cst.Attribute) and dotted(part) in names)
+        for part in tree.walk(node)
+    )
+
+
+def _fills_from_host(rule: Rule, node: cst.Assign, names: set[str]) -> bool:
+    """``kept[i] = noise.cpu()``"""
+    target = node.targets[0].target
+    is_item = isinstance(target, cst.Subscript) and dotted(filled(target)) in names
+    return is_item and ".cpu(" in rule.code(node.value)
+
+
+def filled(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``rows`` of ``rows[i]``; ``self.rows`` as it is."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return node
