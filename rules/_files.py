@@ -23,14 +23,14 @@ _OF_PROCESS = re.compile(r"rank|process_index", re.IGNORECASE)
 
 def is_published_file(rule: Rule, call: cst.Call) -> bool:
     """Whether one and the same file is meant, which is downloaded or lies in one place: others have written it."""
-    return all(_is_published(rule, each) for each in _bound(rule, call.args[0].value))
+    bound = _bound(rule, call.args[0].value)
+    return all(_is_published(rule, each) or _is_of_process(rule, each) for each in bound)
 
 
 def is_file_of_this_run(rule: Rule, call: cst.Call) -> bool:
     """Whether the file is read by the process that wrote it."""
     file = call.args[0].value
-    # f"shard_{rank}.pt"
-    if all(_OF_PROCESS.search(rule.code(each)) for each in _bound(rule, file)):
+    if all(_is_of_process(rule, each) for each in _bound(rule, file)):
         return True
     function = rule.flow.function(call)
     # with NamedTemporaryFile() as f: download(path, f.name)   is somebody else's
@@ -54,6 +54,11 @@ def _is_published(rule: Rule, file: cst.BaseExpression) -> bool:
         return True  # torch.load("/home/me/net.pt"), torch.load("pretrained/s3d.pth")
     # download(url="https://data.org/net.pth"); torch.load("net.pth")
     return isinstance(file, cst.SimpleString) and _has_address(rule, str(file.evaluated_value))
+
+
+def _is_of_process(rule: Rule, file: cst.BaseExpression) -> bool:
+    """``f"shard_{rank}.pt"``"""
+    return _OF_PROCESS.search(rule.code(file)) is not None
 
 
 def _is_temporary(rule: Rule, node: cst.BaseExpression, depth: int = 5) -> bool:
