@@ -54,14 +54,16 @@ def companions(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Com
         if rule.flow.factory(call) is None or not is_meant(call):
             continue
         function, value = rule.flow.function(call), rule.flow.value(call)
-        if function is None or is_for_host(rule, function):
+        if function is None:
             continue
         if value.kind != TENSOR or not value.place.is_host or value.zero is not False or _is_told_more(call):
             continue
         givers = sorted(sizes.givers(function, call))
         if not givers or not all(may_be_handed_there(rule, function, call, _word(each)) for each in givers):
             continue
-        if _goes_on(rule, function, call, givers) and not _is_brought_by_callers(rule, function):
+        if is_for_host(rule, function) or _is_brought_by_callers(rule, function):
+            continue
+        if _goes_on(rule, function, call, givers):
             yield Companion(call, givers[0])
 
 

@@ -25,7 +25,7 @@ _PASS_ON = (cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation, cst.Una
 
 def is_for_host(rule: Rule, function: Function) -> bool:
     """``isinstance(ids, torch.LongTensor)``, ``net.load_state_dict(inflated)``"""
-    return _OF_HOST.search(rule.code(function.node)) is not None
+    return _OF_HOST.search(rule.source.text) is not None and _OF_HOST.search(rule.code(function.node)) is not None
 
 
 def is_put(rule: Rule, function: Function, call: cst.Call) -> bool:
