@@ -56,7 +56,7 @@ def companions(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Com
         function, value = rule.flow.function(call), rule.flow.value(call)
         if function is None:
             continue
-        if value.kind != TENSOR or not value.place.is_host or value.zero is not False or _is_told_more(call):
+        if value.kind != TENSOR or not value.place.is_host or value.zero is not False or _is_told_more(rule, call):
             continue
         givers = sorted(sizes.givers(function, call))
         if not givers or not all(may_be_handed_there(rule, function, call, _word(each)) for each in givers):
@@ -109,10 +109,13 @@ def _is_used_as_tensor(rule: Rule, function: Function, head: cst.BaseExpression)
     )
 
 
-def _is_told_more(call: cst.Call) -> bool:
-    """``torch.rand(n, generator=rng)``, ``torch.empty(n, pin_memory=True)``: the host is meant."""
+def _is_told_more(rule: Rule, call: cst.Call) -> bool:
+    """``torch.rand(n, generator=rng)``, ``torch.empty(n, pin_memory=True)``, where the host is meant;
+    ``torch.randint(n, ())``, a single number; ``torch.tensor([n])``, which holds sizes and has none from elsewhere."""
     told = {arg.keyword.value for arg in call.args if arg.keyword is not None}
-    return not told.isdisjoint(("generator", "pin_memory", "out", "names"))
+    if not told.isdisjoint(("generator", "pin_memory", "out", "names")) or rule.flow.name_of(call) in _TAKE_ARRAYS:
+        return True
+    return any(isinstance(arg.value, cst.Tuple) and not arg.value.elements for arg in call.args)
 
 
 def _goes_on(rule: Rule, function: Function, call: cst.Call, givers: list[str]) -> bool:
@@ -124,10 +127,24 @@ def _goes_on(rule: Rule, function: Function, call: cst.Call, givers: list[str]) 
         return False
     if not own:
         return _matters(rule, call)
+    if _is_placeholder(rule, function, call, own):
+        return False
     uses = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Name) and node.value in own)
     return any(
         _matters(rule, node) and not _is_bound(rule, node) and not _is_replaced(rule, function, call, node)
         for node in uses
+    )
+
+
+def _is_placeholder(rule: Rule, function: Function, call: cst.Call, own: set[str]) -> bool:
+    """``mean = torch.zeros(n)``, and then ``if self.norm: mean = self.mean(x)``: what is read elsewhere has no part."""
+    above = {id(test) for test, _, _ in tests_above(rule, call)}
+    return any(
+        any(id(test) not in above for test, _, _ in tests_above(rule, node))
+        for node in tree.walk(function.node.body)
+        if isinstance(node, cst.Assign)
+        and any(not own.isdisjoint(names_bound(target.target)) for target in node.targets)
+        and not isinstance(node.targets[0].target, cst.Subscript)
     )
 
 

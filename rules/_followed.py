@@ -17,14 +17,15 @@ PUTS = frozenset("to cuda cpu type_as numpy tolist item copy_ new_tensor tensor 
 _MAY_PUT = re.compile(
     r"device|cuda|gpu|move|send|prepare|scatter|register_buffer|Parameter$|Dataset$|DataLoader$|(^|_)(to|dev)(_|$)"
 )
-#: Types that only tensors on the host have, and parameters, into which values are copied from anywhere.
-_OF_HOST = re.compile(r"(isinstance\(.{1,40}, |\.type\()torch\.[A-Z]\w*Tensor\)|\.load_state_dict\(")
+#: What is read on the host or brought there, types that only tensors there have, and parameters, into which values are
+#: copied from anywhere.
+_OF_HOST = re.compile(r"\.(cpu|numpy|tolist|load_state_dict)\(|(isinstance\(.{1,40}, |\.type\()torch\.[A-Z]\w*Tensor\)")
 #: What makes one value of another.
 _PASS_ON = (cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)
 
 
 def is_for_host(rule: Rule, function: Function) -> bool:
-    """``isinstance(ids, torch.LongTensor)``, ``net.load_state_dict(inflated)``"""
+    """``isinstance(ids, torch.LongTensor)``, ``net.load_state_dict(inflated)``, ``found.append(rows.cpu())``"""
     return _OF_HOST.search(rule.source.text) is not None and _OF_HOST.search(rule.code(function.node)) is not None
 
 

@@ -113,8 +113,10 @@ class TensorWithoutDevice(Rule):
     torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
     None of these is told where the function moves anything. So is, last, what takes its sizes or type from a tensor and
     is returned, kept, filled from that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows
-    that the two meet: where nothing in the function, or after its calls in the file, moves it or reads it on the host,
-    it is no index (`rows[torch.randperm(n)]`), no number, and no lengths, which some functions want on the host.
+    that the two meet: where nothing in the function brings anything to the host, nothing there or after its calls in
+    the file moves it, and it is no index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch
+    replaces, and no lengths, which some functions want on the host. A reader held 4 of 26 such findings for worth a
+    change, 14 for harmless and 8 for wrong; 16 of these 22, and none of the four, are silent since.
 
     In the nursery: of 93 findings in repositories that nobody had tuned for, 36 were worth a change. The two tensors
     are where it says they are, nearly always; but much published code never runs on a device, and some objects stay on
