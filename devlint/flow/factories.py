@@ -59,8 +59,9 @@ def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: 
         "torch.rand",
         "torch.randn",
     ):
-        size = args.get(0, "size")
-        zero = size is not None and isinstance(size[0], cst.Tuple | cst.List) and not size[0].elements
+        zero = _is_empty(args.get(0, "size"))
+    elif name == "torch.randint":
+        zero = _is_empty(args.get(2, "size") or args.get(1, "size"))  # (high, size) or (low, high, size)
     pinned_by = args.get(None, "pin_memory")
     pinned = False if pinned_by is None else True if is_true(pinned_by[0]) else None
     grad = (asked := args.get(None, "requires_grad")) is not None and is_true(asked[0])
@@ -91,6 +92,11 @@ def _asked_to_track(args: Args) -> bool | None:
     if asked is None:
         return None if args.starred else False
     return True if is_true(asked[0]) else False if is_false(asked[0]) else None
+
+
+def _is_empty(size: tuple[cst.BaseExpression, Value] | None) -> bool:
+    """Whether a size is ``()``, which is that of a single number."""
+    return size is not None and isinstance(size[0], cst.Tuple | cst.List) and not size[0].elements
 
 
 def _data_is_number(args: Args, data: Value | None) -> bool | None:
