@@ -21,11 +21,11 @@ from devlint.flow.value import DATA, TENSOR, THING, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._followed import filled, holds, is_for_host, is_put, kept_as
 from devlint.rules._meetings import calls_of, is_of_host, may_be_handed_there, runs_on_host
-from devlint.rules._sizes import Sizes
+from devlint.rules._sizes import Sizes, head_of
 from devlint.rules._switches import tests_above
 
 #: Such may have to stay on the host: `pack_padded_sequence` takes none that are elsewhere.
-_OF_LENGTHS = re.compile(r"length|(^|_)lens?(_|$)|_lens?$")
+_OF_LENGTHS = re.compile(r"length|(^|_)lens?(_|$)")
 #: What has no device of its own to speak of.
 _NUMBERS = frozenset("int float bool len range print str repr format list tuple max min sorted zip enumerate".split())
 #: What a tensor is asked to do, and an array is not.
@@ -71,7 +71,7 @@ def _may_be_tensor(rule: Rule, function: Function, node: cst.BaseExpression) -> 
     value = rule.flow.value(node)
     if value.kind not in (UNKNOWN_KIND, TENSOR, THING) or value.place.is_host:
         return False
-    head = _head(node)
+    head = head_of(node)
     if rule.flow.scope.qualified(head).partition(".")[0] == "torch":
         return False
     # image.shape[0] of what cv2 has read: arrays have shapes, too
@@ -81,13 +81,6 @@ def _may_be_tensor(rule: Rule, function: Function, node: cst.BaseExpression) -> 
 def _word(giver: str) -> str:
     """``batch`` of ``batch.x``."""
     return re.split(r"[.\[]", giver, maxsplit=1)[0]
-
-
-def _head(node: cst.BaseExpression) -> cst.BaseExpression:
-    """``batch`` of ``batch.x``, ``batch["x"]``."""
-    while isinstance(node, cst.Attribute | cst.Subscript):
-        node = node.value
-    return node
 
 
 def _knows_arrays(rule: Rule) -> bool:
@@ -111,11 +104,9 @@ def _is_used_as_tensor(rule: Rule, function: Function, head: cst.BaseExpression)
 
 def _is_told_more(rule: Rule, call: cst.Call) -> bool:
     """``torch.rand(n, generator=rng)``, ``torch.empty(n, pin_memory=True)``, where the host is meant;
-    ``torch.randint(n, ())``, a single number; ``torch.tensor([n])``, which holds sizes and has none from elsewhere."""
+    ``torch.tensor([n])``, which holds sizes and has none from elsewhere."""
     told = {arg.keyword.value for arg in call.args if arg.keyword is not None}
-    if not told.isdisjoint(("generator", "pin_memory", "out", "names")) or rule.flow.name_of(call) in _TAKE_ARRAYS:
-        return True
-    return any(isinstance(arg.value, cst.Tuple) and not arg.value.elements for arg in call.args)
+    return not told.isdisjoint(("generator", "pin_memory", "out", "names")) or rule.flow.name_of(call) in _TAKE_ARRAYS
 
 
 def _goes_on(rule: Rule, function: Function, call: cst.Call, givers: list[str]) -> bool:

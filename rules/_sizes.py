@@ -10,6 +10,7 @@ from devlint import tree
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._brought import pairs
 
 _NUMBERS = frozenset({"int", "max", "min", "round", "len", "abs"})
 
@@ -77,30 +78,20 @@ def _measured(node: cst.CSTNode) -> cst.BaseExpression | None:
     """``x`` of ``x.shape``, ``x.size``, ``x.dtype``."""
     if not isinstance(node, cst.Attribute) or node.attr.value not in ("shape", "size", "dtype"):
         return None
-    return node.value if _is_path(node.value) else None
+    return node.value if isinstance(head_of(node.value), cst.Name) else None
 
 
-def _is_path(node: cst.BaseExpression) -> bool:
-    """``action``, ``data.x``, ``site["value"]``."""
+def head_of(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``batch`` of ``batch.x``, ``batch["x"]``."""
     while isinstance(node, cst.Attribute | cst.Subscript):
         node = node.value
-    return isinstance(node, cst.Name)
+    return node
 
 
 def _bindings(function: Function) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
     """What a function binds, with what to, where that is one value: ``b, n = x.size(0), 4`` are two."""
     for node in tree.walk(function.node.body):
         if isinstance(node, cst.Assign):
-            yield from _pairs(node.targets[0].target, node.value)
+            yield from pairs(node.targets[0].target, node.value)
         elif isinstance(node, cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
             yield node.target, None
-
-
-def _pairs(
-    target: cst.BaseExpression, value: cst.BaseExpression
-) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
-        for each, given in zip(target.elements, value.elements, strict=True):
-            yield each.value, given.value
-    else:
-        yield target, value

@@ -386,7 +386,7 @@ class HardCodedDevice(Rule):
         function = self.flow.function(call)
         if self.in_tests or function is None or function.name == "main" or "__main__" in self.source.text:
             return False
-        return literal is call or "cuda" in self.code(literal)
+        return "cuda" in self.code(literal)
 
     def _report_alone(self, call: cst.Call, literal: cst.BaseExpression) -> None:
         self.report(literal, f"{self._said(call, literal)}, and nothing asks whether there is one", tentative=True)
