@@ -49,7 +49,9 @@ _ROOT_FILES = (".git", *SETUP_FILES)
 #: Files that say in a project's root whose work it is.
 _LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "License.txt", "LICENCE", "COPYING")
 #: What lies in a folder beside modules and packages and is asked for, by its whole name.
-_OTHER_FILES = frozenset({".git", "pyproject.toml", "README.md"})
+_OTHER_FILES = frozenset({".git", "pyproject.toml", "README.md", *_LICENCES})
+#: Stands for any file of Python in a folder.
+_ANY_CODE = "*.py"
 #: Packages whose names are looked for in no project: the flow knows them, or they never hold a tensor.
 _OUTSIDE = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "torchvision", "pytest", "scipy", "pandas", "tqdm"}
 #: ``from package import *``
@@ -323,6 +325,7 @@ class ProjectIndex:
                         if entry.name.endswith(".py"):
                             stem = entry.name[:-3]
                             found[stem] = "both" if stem in found else "file"
+                            found[_ANY_CODE] = "there"
                         elif entry.name in _OTHER_FILES:
                             found[entry.name] = "there"
                         elif "." not in entry.name and entry.is_dir():
@@ -519,7 +522,8 @@ class View:
         return any(self._ask(os.path.join(root, each), f"called {name}") for each in SETUP_FILES)
 
     def is_of_inner_distribution(self) -> bool:
-        """Whether the file is of a distribution that lies, as a whole, in a package: somebody's work, as they have it.
+        """Whether the file is of a distribution that lies, as a whole, in a package, or with its licence beside the
+        scripts of a repository that is none: somebody's work, as they have it.
 
         Those that a project has side by side are its own.
         """
@@ -529,15 +533,26 @@ class View:
             above, name = os.path.split(folder)
             if above == folder:
                 break
-            if (
-                name.isidentifier()  # net/plugins/one-more is not imported from the package
-                and any(self._ask(folder, f"entry {each}") for each in ("setup", "pyproject.toml"))
-                and any(self._ask(folder, f"entry {each}") for each in ("src", "tests", "README.md"))
-                and self._ask(above, "entry __init__") == "file"
+            if self._holds_any(folder, ("setup", "pyproject.toml")) and (
+                # net/plugins/one-more is not imported from the package
+                (name.isidentifier() and self._is_whole(folder) and self._ask(above, "entry __init__") == "file")
+                # train.py beside theirs-2.1/pyproject.toml, theirs-2.1/README.md, theirs-2.1/LICENSE
+                or (above == repository and self._is_program(above) and self._holds_any(folder, _LICENCES))
             ):
                 return True
             folder = above
         return False
+
+    def _is_whole(self, folder: str) -> bool:
+        """Whether a distribution's folder holds more than what builds it."""
+        return self._holds_any(folder, ("src", "tests", "README.md"))
+
+    def _is_program(self, folder: str) -> bool:
+        """Whether a folder holds scripts, and is no distribution."""
+        return self._holds_any(folder, (_ANY_CODE,)) and not self._holds_any(folder, ("setup", "pyproject.toml"))
+
+    def _holds_any(self, folder: str, names: Iterable[str]) -> bool:
+        return any(self._ask(folder, f"entry {name}") for name in names)
 
     def in_repository(self) -> str:
         """The file's path as it is from the folder that git keeps; nothing where that is not known."""

@@ -15,7 +15,7 @@ from devlint.options import is_given, is_unset
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset("called credits defines gives hosts imports redirects runs unset uses".split())
+QUESTIONS = frozenset("called credits defines gives hosts imports redirects runs script unset uses".split())
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -53,6 +53,8 @@ _RUNS = re.compile(
 )
 #: What only a script asks, and imports there by the names that things have: nothing takes them over from it.
 _SCRIPT = re.compile(rb"^if +__name__ *==", re.MULTILINE)
+#: Files of tests that others ask for what they import.
+_SHARED = ("conftest.py", "__init__.py")
 IMPORT = re.compile(
     rb"^[ \t]*from[ \t]+[\w.]+[ \t]+import[ \t]+(?![^\n]*\bas\b)(?:\([^)]*\)|[^\n#;\\(]*(?:\\\n[^\n#;\\]*)*)",
     re.MULTILINE,
@@ -88,13 +90,13 @@ class Mentions:
 
         ``imports MODULE NAME``: it imports the file of that dotted name, or one that is called like its last part, and
         names what that defines, or takes over all its names; without a name, it imports the file. ``runs``: it is run
-        by itself: a script, a test, or no code. ``uses NAME``: it reads an attribute of that name. ``defines FILE
-        NAME``: it is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root,
-        or in the root itself, and has new tensors made elsewhere than on the host, or compiles them in. ``credits
-        WORD``: its head says that it is by somebody of that name. ``hosts NAME``: it is no test and calls that with the
-        host for a device. ``called NAME``: it sets up a distribution of that name. ``unset NAME``: it has a setting of
-        that name which is off: none, zero or negative, as an option's default or in so many words. ``gives NAME``: it
-        gives such a setting a number.
+        by itself: a script, a test, or no code. ``script``: it is one, and does not set up the project. ``uses
+        NAME``: it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines
+        that. ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
+        elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
+        name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
+        distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or negative,
+        as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -171,6 +173,9 @@ def says(raw: bytes, path: str, question: str) -> bool:
     what, *names = question.split(" ")
     if what == "runs":
         return not path.endswith(".py") or is_test_file(path) or _RUNS.search(raw) is not None
+    if what == "script":
+        counts = path.endswith(".py") and not is_test_file(path) and os.path.basename(path) not in SETUP_FILES
+        return counts and _RUNS.search(raw) is not None
     if what == "redirects":
         if is_test_file(path):
             return False
@@ -200,9 +205,10 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return False  # what a file says of its own definitions is asked of its flow
     if len(names) == 1:
         return _leads(_imports(stem), raw, module)
-    if name in raw and _names(name, raw) and _leads(_imports(stem), raw, module):
+    if name in raw and _names(name, path, raw) and _leads(_imports(stem), raw, module):
         return not found_in(_defines(name), raw) or _asks_for(name, raw)
-    return b"import *" in raw and _leads(_takes_all(stem), raw, module)
+    # from nets.masks import *; def causal(x): ...   has its own
+    return b"import *" in raw and _leads(_takes_all(stem), raw, module) and not found_in(_defines(name), raw)
 
 
 def _is_file_of(path: str, module: str) -> bool:
@@ -229,16 +235,30 @@ def found_in(pattern: re.Pattern[bytes], raw: bytes) -> bool:
     return any(not _in_comment(raw, match) for match in pattern.finditer(raw))
 
 
-def _names(name: bytes, raw: bytes) -> bool:
-    """Whether a file names something, and is no script that only imports it."""
+def _names(name: bytes, path: str, raw: bytes) -> bool:
+    """Whether a file names something, and is no script or test that only imports it."""
     word = word_of(name)
-    return found_in(word, raw) and (not _SCRIPT.search(raw) or found_in(word, IMPORT.sub(b"", raw)))
+    if not found_in(word, raw):
+        return False
+    # what tests share (`from .rigs import small` in conftest.py) is for others to ask for
+    only_runs = _SCRIPT.search(raw) is not None or (is_test_file(path) and not path.endswith(_SHARED))
+    return not only_runs or found_in(word, IMPORT.sub(b"", raw))
 
 
 def _asks_for(name: bytes, raw: bytes) -> bool:
     """Whether a file that defines something of a name itself imports one, or reads one of something else."""
     # from nets.masks import Other; def causal(x): ...; causal(x)   is its own
-    return any(word_of(name).search(line[0]) for line in IMPORT.finditer(raw)) or found_in(_uses(name), raw)
+    if found_in(_uses(name), raw):
+        return True
+    own = [match.start() for match in _defines(name).finditer(raw)]
+    word = word_of(name)
+    for line in IMPORT.finditer(raw):
+        if word.search(line[0]):
+            after = next((at for at in own if at > line.start()), None)
+            # from nets.masks import causal; def causal(x): ...   takes its place before anything reads it
+            if after is None or word.search(raw, line.end(), raw.find(b":", after)):
+                return True
+    return False
 
 
 def _leads(pattern: re.Pattern[bytes], raw: bytes, module: bytes) -> bool:

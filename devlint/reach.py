@@ -10,12 +10,15 @@ import re
 from functools import cached_property
 
 from devlint.mentions import CODE, IMPORT, SETUP_FILES, Mentions, found_in, says, word_of
+from devlint.testcode import is_test_file
 
 #: What more files than these import, directly or in turn, is taken to be run: each takes a search of all files.
 _MOST_IMPORTERS = 50
 #: What a file imports, also in a notebook's line, and the dotted names in its strings.
 _IMPORTED = re.compile(rb"\b(?:from|import)\b[^\n(]*(?:\([^)]*\))?(?:\\\n[^\n]*)*|[\"'](?:\w+\.)+\w+")
 _WORDS = re.compile(rb"\w+")
+#: Reads names of the file that it does not write down.
+_LOOKS_UP = re.compile(rb"\b(?:globals|locals|vars|eval)\(|\bsys\.modules\b")
 
 
 class Reached:
@@ -30,21 +33,22 @@ class Reached:
         """The first file that imports a name from a module, and is run or imported by what is; nothing if none."""
         for path in self._mentions.files:
             if self._mentions.says(path, f"imports {module} {name}"):
-                package = self._mentions.module(path)
-                if os.path.basename(path) == "__init__.py" and self._hands_on(path, name):
+                if self._only_hands_on(path, name):
                     # from .masks import Causal   for those who ask the package for it
-                    if self._is_distributed:
-                        return path
-                    if package not in asked and self.by(package, name, asked | {module}):
+                    taken_from = self._mentions.module(path)
+                    if taken_from not in asked and self.by(taken_from, name, asked | {module}):
                         return path
                 elif self._is_reached(path):
                     return path
         return ""
 
-    def _hands_on(self, path: str, name: str) -> bool:
-        """Whether a file imports a name and makes nothing of it."""
+    def _only_hands_on(self, path: str, name: str) -> bool:
+        """Whether a file imports a name and makes nothing of it, and only others of the project may ask it for that."""
+        is_run = self._is_at_root(path) or is_test_file(path)
+        if self._is_distributed or is_run or not path.endswith(".py"):
+            return False
         rest = IMPORT.sub(b"", self._mentions.content(path))
-        return all(
+        return _LOOKS_UP.search(rest) is None and all(
             rest[match.start() - 1 : match.start()] in (b"'", b'"') for match in word_of(name.encode()).finditer(rest)
         )
 
@@ -69,9 +73,12 @@ class Reached:
 
     def _runs(self, path: str) -> bool:
         """Whether a file is known to be reached, by itself or by whoever installs its package."""
-        at_root = os.path.dirname(path) == self._mentions.root
         opens = self._is_distributed and os.path.basename(path) == "__init__.py"
-        return self._reached.get(path, False) or at_root or opens or self._mentions.says(path, "runs")
+        known = self._reached.get(path, False) or self._is_at_root(path)
+        return known or opens or self._mentions.says(path, "runs")
+
+    def _is_at_root(self, path: str) -> bool:
+        return os.path.dirname(path) == self._mentions.root
 
     def _brings(self, path: str, module: str) -> bool:
         """Whether a file imports a module, or names it to somebody who does, by its name or by its folder's."""

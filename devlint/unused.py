@@ -16,7 +16,7 @@ import libcst as cst
 from devlint.flow.names import dotted, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
-from devlint.mentions import named_at
+from devlint.mentions import named_at, says
 from devlint.source import Definition
 from devlint.testcode import is_test_file
 
@@ -48,8 +48,8 @@ _COMMANDS_OF_ALL = "fire.Fire("
 def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether nothing in the project names the function or class at the top level that holds ``node``, or its method.
 
-    Only of files in packages, or that others import: a script is run by its path, and what stands alone may be on its
-    way to somewhere. What a function defines and does not name is unused in any file, and so is what a package among
+    Only of files that are there to be imported: a script is run by its path, and what stands alone may be on its way
+    to somewhere. What a function defines and does not name is unused in any file, and so is what a package among
     the tests keeps as the project had it once.
     """
     view = flow.project
@@ -78,12 +78,22 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
 
 
 def _is_module(flow: Flow, view: View) -> bool:
-    """Whether a file is there to be imported: it is in a package, imports from beside itself, as no script can, or
-    others import it."""
+    """Whether a file is there to be imported: it is in a package, imports from beside itself, as no script can, does
+    nothing that a script would, or others import it."""
     if view.is_in_package():
         return True
     relative = any(statement.relative for statement in flow.source.nodes_of(cst.ImportFrom))
-    return relative or view.some_file_says(f"imports {view.module()}") is True
+    return relative or _only_defines(flow, view) or view.some_file_says(f"imports {view.module()}") is True
+
+
+def _only_defines(flow: Flow, view: View) -> bool:
+    """Whether a file would do nothing if it were run, in a project that has files to be run.
+
+    In the root it may be what its project offers to others.
+    """
+    inside = view.in_project()
+    offered = os.path.dirname(inside) == "" or says(flow.source.raw, inside, "runs")
+    return not offered and view.some_file_says("script") is True
 
 
 def _is_left_over(flow: Flow, outer: Definition, inner: Definition) -> bool:

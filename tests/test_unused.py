@@ -113,6 +113,37 @@ def test_what_a_script_only_imports_is_used_by_nobody(tmp_path: Path, script: st
     assert project(tmp_path, **{"train.py": script}) == ["create-then-move"]  # others may take it over from there
 
 
+@pytest.mark.parametrize(
+    ("name", "test", "rules"),
+    [
+        ("tests/test_model.py", "from pkg.model import Causal\n\n\ndef test_other():\n    assert 1\n", []),
+        ("tests/test_model.py", "from pkg.model import Causal\n\n\ndef test_net():\n    Causal()\n", True),
+        ("tests/conftest.py", "from pkg.model import Causal\n", True),
+    ],
+    ids=["only imports", "builds", "shares"],
+)
+def test_what_a_test_only_imports_is_used_by_nobody(
+    tmp_path: Path, name: str, test: str, rules: list[str] | bool
+) -> None:
+    assert project(tmp_path, **{name: test}) == (["create-then-move"] if rules else [])
+
+
+def test_what_a_file_only_hands_on_is_used_where_another_asks_it_for_that(tmp_path: Path) -> None:
+    files = {"nets/__init__.py": "", "nets/parts.py": "from pkg.model import Causal\n\n\nclass Part:\n    pass\n"}
+    use = {"nets/use.py": "from nets.parts import {}\n\nnet = {}()\n"}
+    files |= {"nets/use.py": use["nets/use.py"].replace("{}", "Part"), ".git/HEAD": ""}
+    assert project(tmp_path, **files) == ["create-then-move"]  # whoever installs it may ask for it
+    (tmp_path / "pyproject.toml").unlink()
+    assert found(tmp_path, "pkg/model.py") == []
+    (tmp_path / "nets" / "use.py").write_text(use["nets/use.py"].replace("{}", "Causal"))
+    assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
+    (tmp_path / "nets" / "use.py").write_text("from nets.parts import build\n\nnet = build('Causal')\n")
+    (tmp_path / "nets" / "parts.py").write_text(
+        "from pkg.model import Causal\n\n\ndef build(name):\n    return globals()[name]()\n"
+    )
+    assert found(tmp_path, "pkg/model.py") == ["create-then-move"]
+
+
 def test_a_module_that_others_import_is_no_script(tmp_path: Path) -> None:
     write(tmp_path, **{"nets/model.py": MODEL, "nets/train.py": "from model import Other\n"})
     assert found(tmp_path, "nets/model.py") == []
@@ -161,11 +192,22 @@ def test_a_name_in_a_docstring_of_its_file_is_no_use(tmp_path: Path) -> None:
     assert project(tmp_path, by_name, **others) == ["create-then-move"]
 
 
+def test_what_does_nothing_when_it_is_run_is_no_script(tmp_path: Path) -> None:
+    write(tmp_path, **{"nets/model.py": MODEL, "setup.py": "setup()\n", "tests/test_net.py": "print(1)\n"})
+    assert found(tmp_path, "nets/model.py") == ["create-then-move"]  # nothing else would run it, either
+    write(tmp_path, **{"nets/model.py": MODEL, "train.py": "print(1)\n"})
+    assert found(tmp_path, "nets/model.py") == []
+    write(tmp_path, **{"train.py": "from nets.model import Causal\n\nCausal()\n"})
+    assert found(tmp_path, "nets/model.py") == ["create-then-move"]
+    write(tmp_path, **{"train.py": "print(1)\n", "nets/model.py": f"{MODEL}\n\nnet = Causal()\n"})
+    assert found(tmp_path, "nets/model.py") == ["create-then-move"]
+
+
 def test_what_imports_from_beside_itself_is_no_script(tmp_path: Path) -> None:
     relative = MODEL.replace("from torch import nn", "from torch import nn\n\nfrom .parts import run")
-    write(tmp_path, **{"nets/model.py": relative, "nets/parts.py": "def run(): ...\n"})
+    write(tmp_path, **{"nets/model.py": f"{relative}\n\nrun()\n", "nets/parts.py": "def run(): ...\n"})
     assert found(tmp_path, "nets/model.py") == []
-    write(tmp_path, **{"nets/model.py": MODEL})
+    write(tmp_path, **{"nets/model.py": f"{MODEL}\n\nrun()\n"})
     assert found(tmp_path, "nets/model.py") == ["create-then-move"]
     write(tmp_path, **{"nets/model.py": relative, "train.py": "from nets.model import Causal\n\nCausal()\n"})
     assert found(tmp_path, "nets/model.py") == ["create-then-move"]
@@ -219,6 +261,14 @@ def test_what_a_package_hands_on_is_used_where_others_install_it_or_ask_the_pack
         ("from pkg.model import Plain\n\n\nclass Causal(Plain):\n    pass\n\n\nCausal()\n", []),
         ("import pkg.model\n\n\nclass Causal(pkg.model.Causal):\n    pass\n", ["create-then-move"]),
         ("from pkg.model import Causal, Plain\n\n\nclass Causal(Causal):\n    pass\n", ["create-then-move"]),
+        ("from pkg.model import Causal, Plain\n\n\nclass Causal(Plain):\n    pass\n\n\nCausal()\n", []),
+        ("from pkg.model import *\n\n\nclass Causal(Plain):\n    pass\n\n\nCausal()\n", []),
+        ("from pkg.model import Causal\n\nOld = Causal\n\n\nclass Causal:\n    pass\n", ["create-then-move"]),
+        ("class Causal:\n    pass\n\n\nfrom pkg.model import Causal\n\nCausal()\n", ["create-then-move"]),
+        (
+            "try:\n    from pkg.model import Causal\nexcept ImportError:\n\n    class Causal: ...\n\nCausal()\n",
+            ["create-then-move"],
+        ),
     ],
 )
 def test_a_file_that_defines_the_name_itself_names_its_own(tmp_path: Path, others: str, rules: list[str]) -> None:
@@ -593,6 +643,27 @@ def test_what_an_archive_of_a_branch_unpacked_to_is_kept_as_it_is(
 ) -> None:
     write(tmp_path, **{"setup.py": "", f"{folder}/model.py": TWICE})
     assert found(tmp_path, f"{folder}/model.py") == rules
+
+
+@pytest.mark.parametrize(
+    ("others", "rules"),
+    [
+        (("train.py", "theirs-2.1/LICENSE.txt"), []),
+        (("theirs-2.1/LICENSE.txt",), ["redundant-move"]),  # one of several, side by side
+        (("train.py",), ["redundant-move"]),
+        (("train.py", "setup.py", "theirs-2.1/LICENSE.txt"), ["redundant-move"]),
+    ],
+    ids=["beside scripts", "no scripts", "no licence of its own", "a distribution around it"],
+)
+def test_a_distribution_with_its_licence_beside_scripts_is_kept_as_it_was(
+    tmp_path: Path, others: tuple[str, ...], rules: list[str]
+) -> None:
+    whole = {"theirs-2.1/pyproject.toml": "", "theirs-2.1/README.md": "", "theirs-2.1/net/model.py": TWICE}
+    repository = tmp_path / "repository"
+    for name, content in {**whole, ".git/HEAD": "", **dict.fromkeys(others, "")}.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(content)
+    assert found(repository / "theirs-2.1", "net/model.py") == rules
 
 
 def test_what_lies_deep_in_a_folder_of_others_is_theirs(tmp_path: Path) -> None:
