@@ -25,6 +25,8 @@ SETTINGS = re.compile(r"(^|[_.])(cfg|config|args|hparams|hyper_parameters|epoch|
 _STATE = re.compile(r"(^|_)state_?dict$")
 _PARTS = frozenset("model net generator discriminator encoder decoder optimizer optim scaler scheduler ema".split())
 _DATA = re.compile(r"data(?!_?parallel)|feature|sample|cache|vocab|graph|target|label|embedding", re.IGNORECASE)
+#: What generators of random numbers are called: their states are tensors on the host.
+_RANDOM = re.compile(r"(^|[\W_])rng([\W_]|$)", re.IGNORECASE)
 #: What files that hold weights are called.
 _WEIGHTS = re.compile(
     r"checkpoint|ckpt|cp|snapshot|state|weight|model|net|param|pretrained|best|last|latest|final|epoch|step|iter"
@@ -83,7 +85,7 @@ def used_as(rule: Rule, call: cst.Call, function: Function | None) -> str | None
 def _named(rule: Rule, call: cst.Call, function: Function | None, to_hand_on: bool) -> str | None:
     """What is loaded by what it is called; ``None`` where nothing shows it to be a checkpoint."""
     names = assigned(rule, call)
-    if any(_SCORE.search(name) or _is_of_no_use(rule, name, function) for name in names):
+    if any(_SCORE.search(name) or _RANDOM.search(name) or _is_of_no_use(rule, name, function) for name in names):
         return None
     file = rule.code(call.args[0].value)
     if _DATA.search(file):

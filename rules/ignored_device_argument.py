@@ -420,10 +420,15 @@ class IgnoredDeviceArgument(Rule):
         if self._ends_well(call, told, moved):
             return False
         # r, t = look_at(dist); cameras = Cameras(device=device, R=r, T=t)
+        # but for  embeds = encode(text); embeds = embeds.to(device); return embeds
+        later = [read for read in later_reads(self, call) or () if not self._was_moved(read)]
         return any(
-            meets_what_is_there(self, read) and not self._ends_well(read, told, moved)
-            for read in (call, *(later_reads(self, call) or ()))
+            meets_what_is_there(self, read) and not self._ends_well(read, told, moved) for read in (call, *later)
         )
+
+    def _was_moved(self, read: cst.BaseExpression) -> bool:
+        origin = self.flow.value(read).origin
+        return isinstance(origin, cst.Call) and self.flow.move(origin) is not None
 
     def _ends_well(self, node: cst.BaseExpression, told: Told, moved: set[cst.Call]) -> bool:
         return ends_on(self, node, told.name, moved) or goes_to_host(self, node)

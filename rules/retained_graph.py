@@ -179,7 +179,8 @@ class RetainedGraph(Rule):
         while todo:
             node = todo.pop()
             if isinstance(node, cst.BinaryOperation):
-                todo += [node.left, node.right]
+                # (loss / parts).backward(); total += float(loss) / parts   counts them
+                todo += [node.left] if isinstance(node.operator, cst.Divide) else [node.left, node.right]
             elif isinstance(node, cst.UnaryOperation):
                 todo.append(node.expression)
             elif isinstance(node, cst.Tuple | cst.List | cst.Dict) and not keep.sums:

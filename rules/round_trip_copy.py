@@ -10,6 +10,7 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import DTYPE
 from devlint.rule import Rule
+from devlint.rules._afterwards import reads_of
 from devlint.rules._exports import is_of_export
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note, where
@@ -125,10 +126,18 @@ class RoundTripCopy(Rule):
             if not isinstance(assign, cst.Assign):
                 return None
             if any(dotted(target.target) == name.value for target in assign.targets):
-                return assign.value
+                return None if self._is_read_besides(name, back, assign) else assign.value
             if any(isinstance(n, cst.Call) for n in tree.walk(assign)):
                 return None
         return None
+
+    def _is_read_besides(self, name: cst.Name, back: cst.Call, bound: cst.Assign) -> bool:
+        """`ids = token.tolist(); x = torch.tensor(ids).cuda(); written += ids`: the host wants it, too."""
+        function = self.flow.function(back)
+        return function is not None and any(
+            read is not name and self.source.comes_before(bound, read)
+            for read in reads_of(self, function, name.value)
+        )
 
     def _report(self, back: cst.Call, there: cst.Call, operand: cst.BaseExpression) -> None:
         value, name = self.flow.value(operand), short(self.code(operand))
