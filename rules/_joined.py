@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted
@@ -107,8 +108,8 @@ class Joined:
             return False  # if rows is None: rows = torch.arange(n)
         if len(bindings) != 1 or len(bindings[0].targets) != 1 or flow.loop(bindings[0]) is not flow.loop(name):
             return False  # grid = torch.arange(n); for x in batches: net(x, torch.stack([grid, grid]).to(x.device))
-        if not self.rule.source.comes_before(bindings[0], name):
-            return False
+        if not self.rule.source.comes_before(bindings[0], name) or tree.named(bindings[0].value, name.value):
+            return False  # for x in batches: x = torch.stack([x, x]); net(x.to(device))
         self.reads[name.value] = {name}
         target, value = bindings[0].targets[0].target, bindings[0].value
         if isinstance(target, cst.Tuple | cst.List) and isinstance(value, cst.Tuple | cst.List):

@@ -178,7 +178,7 @@ class _Sources:
             found.add("own model" if dotted(func).startswith("self.") else "model")
             return []
         own = function_called(flow, self.function, call)
-        if own is not None:
+        if own is not None and own.home is flow:  # of what another file defines, the code is not kept
             if _TO_HOST.search(self.rule.code(own.node.body)):
                 return None
             found.add("own there" if _names_devices(self.rule, own) else "own")

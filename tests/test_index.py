@@ -527,3 +527,17 @@ def test_an_answer_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> N
         chance.shuffle(asked)
         for at, name in asked:
             assert index.view(str(root / f"{at}.py")).find(name) == alone[at, name]
+
+
+def test_methods_that_another_file_defines_are_called_by_name_alone(tmp_path: Path) -> None:
+    base = "import torch\n\n\nclass Buffer:\n    def parts(self, batch):\n        return torch.stack(batch), batch\n"
+    user = (
+        "import numpy as np\nimport torch\nfrom base import Buffer\n\n\nclass Balanced(Buffer):\n"
+        "    def __init__(self, device):\n        self.device = device\n\n"
+        "    def sample(self, net, batch):\n        states, rest = self.parts(batch)\n        return np.array(states)\n"
+    )
+    write(tmp_path, base=base, user=user)
+    settings = Settings(select=("ALL",), root=str(tmp_path))
+    path = str(tmp_path / "user.py")
+    outcome = run([File(path, path, settings)], Plan(use_cache=False, jobs=1))
+    assert [finding.rule for _, finding in outcome.findings if finding.rule == "internal-error"] == []
