@@ -135,8 +135,7 @@ class RoundTripCopy(Rule):
         """`ids = token.tolist(); x = torch.tensor(ids).cuda(); written += ids`: the host wants it, too."""
         function = self.flow.function(back)
         return function is not None and any(
-            read is not name and self.source.comes_before(bound, read)
-            for read in reads_of(self, function, name.value)
+            read is not name and self.source.comes_before(bound, read) for read in reads_of(self, function, name.value)
         )
 
     def _report(self, back: cst.Call, there: cst.Call, operand: cst.BaseExpression) -> None:

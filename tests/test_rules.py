@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devlint import docs, engine
-from devlint.finding import DEFAULT_GROUPS, GROUPS, Finding
+from devlint.finding import DEFAULT_GROUPS, GROUPS, INTERNAL_ERROR, Finding
 from devlint.rule import discover, rule_files
 from harness import FIXTURES, FLOW, ROOT, check, fixtures, only
 
@@ -30,6 +30,17 @@ def _findings(name: str) -> list[Finding]:
 
 
 # fixtures -------------------------------------------------------------------------------------------
+
+
+@each_rule
+def test_every_rule_gets_through_the_fixtures_of_the_others(name: str) -> None:
+    broken = {
+        f"{fixture.file.name}: {finding.message}"
+        for fixture in fixtures(name)
+        for finding in check(fixture, rules=NAMES)
+        if finding.rule == INTERNAL_ERROR
+    }
+    assert broken == set()
 
 
 @each_rule
