@@ -136,12 +136,18 @@ class MinusOneAsDevice(Rule):
         if not path:
             return False
         for each in tree.walk(function.node if function is not None else self.source.module):
-            if isinstance(each, cst.Attribute) and each.attr.value in _OF_TENSORS and dotted(each.value) == path:
+            # but for `self.config.dtype`, beside `self.config.get_device()`
+            asked = each.attr.value if isinstance(each, cst.Attribute) and dotted(each.value) == path else ""
+            if asked in _OF_TENSORS or (asked in _ALSO_OF_OTHERS and self._is_called(each)):
                 return True
             above = self.parent(each) if isinstance(each, cst.Arg) and dotted(each.value) == path else None
             if self.flow.name_of(above).startswith("torch."):
                 return True
         return False
+
+    def _is_called(self, node: cst.CSTNode) -> bool:
+        above = self.parent(node)
+        return isinstance(above, cst.Call) and above.func is node
 
     def _is_compared(self, name: str, around: cst.CSTNode) -> bool:
         """``if index < 0: index = "cpu"``, ``"cpu" if index == -1 else index``"""
@@ -222,6 +228,8 @@ class MinusOneAsDevice(Rule):
 
 #: What a tensor is asked, and little else.
 _OF_TENSORS = frozenset(
-    "shape size dim ndim view reshape unsqueeze squeeze detach float long mean sum permute transpose contiguous dtype "
-    "new_zeros new_ones is_cuda requires_grad numel expand clone type_as".split()
+    "shape ndim view reshape unsqueeze squeeze detach mean permute transpose contiguous new_zeros new_ones is_cuda "
+    "numel expand type_as".split()
 )
+#: What tensors have as methods, and settings and the like as fields.
+_ALSO_OF_OTHERS = frozenset({"size", "dim", "float", "long", "sum", "clone"})
