@@ -330,6 +330,8 @@ class ProjectIndex:
                             found[entry.name] = "there"
                         elif "." not in entry.name and entry.is_dir():
                             found[entry.name] = "both" if entry.name in found else "package"
+                        else:
+                            found[f"{entry.name.partition('.')[0]}.*"] = "there"
             except OSError:
                 pass
             self._listings[folder] = found
@@ -589,6 +591,25 @@ class View:
                 return True
             folder = os.path.join(folder, part)
         return False
+
+    def has_no(self, module: str, name: str) -> bool:
+        """Whether a module is a file of the project, and surely gives no such name: an import of it raises."""
+        path = self._module(module, self.path)
+        return path is not None and self._surely_lacks(path, name, set())
+
+    def _surely_lacks(self, path: str, name: str, seen: set[str]) -> bool:
+        if path in seen:
+            return True
+        seen.add(path)
+        folder, file = os.path.split(path)
+        if not self._ask(path, f"lacks {name}"):
+            return False
+        if file == "__init__.py" and self._holds_any(folder, (name, f"{name}.*")):
+            return False  # from net import layers, kernels: net/layers.py, net/kernels.pyx
+        return all(
+            (module := self._module(package, path)) is not None and self._surely_lacks(module, name, seen)
+            for package in self._ask(path, "stars").split()
+        )
 
     # resolving ----------------------------------------------------------------------------------
 

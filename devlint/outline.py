@@ -36,6 +36,9 @@ _DOES = re.compile(r"\breturn[ (\[]|\byield\b|\.(to|cuda|cpu)\(")
 #: What a definition that puts anything somewhere names.
 _PUTS = re.compile(r"device|cuda|gpu|\.to\(|accelerat|parallel", re.IGNORECASE)
 
+#: What gives a file names that it does not write down.
+_BINDS = re.compile(r"\b(globals|vars|locals|exec|setattr)\(|\bsys\.modules\b|\b__getattr__\b|lazy", re.IGNORECASE)
+
 # Strings, and comments, in which quotes mean nothing. Every text is matched in one way only: where a string is never
 # closed, a pattern that can part it in several ways tries them all.
 _STRING = re.compile(
@@ -137,7 +140,8 @@ class Outline:
 
         ``names NAME``: where it leads. ``text NAME``: a digest of its lines, where they are to be followed.
         ``has NAME MEMBERS``: which of these members the class has. ``stars``, ``exports``: all of them.
-        ``starts ROW``: what is bound from that line on. ``puts NAME``: whether its lines name devices.
+        ``starts ROW``: what is bound from that line on. ``puts NAME``: whether its lines name devices. ``lacks
+        NAME``: whether the file surely has none of that name by its own lines.
         """
         what, _, name = question.partition(" ")
         if what == "stars":
@@ -149,6 +153,8 @@ class Outline:
         if what == "has":
             cls, *members = name.split(" ")
             return " ".join(self.has(cls, members))
+        if what == "lacks":
+            return "yes" if self._lacks(name) else ""
         binding = self.bindings.get(name)
         if binding is None:
             return ""
@@ -158,6 +164,12 @@ class Outline:
         if what == "puts":
             return "yes" if _PUTS.search(self._code(name)) else ""
         return " ".join((binding.kind, binding.target, *binding.bases)).rstrip()
+
+    def _lacks(self, name: str) -> bool:
+        """Whether the file can be read, writes a name down nowhere, and has none that it does not write down."""
+        gone = re.compile(rf"\b{re.escape(name)}\b")
+        known = bool(self.bindings or self.stars)
+        return known and not any(gone.search(line) or _BINDS.search(line) for line in self._lines)
 
     def _read(self, node: ast.stmt, top: ast.stmt) -> None:
         match node:

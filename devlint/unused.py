@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from devlint.flow.names import dotted, last_word
+from devlint.flow.names import imported_from, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
 from devlint.mentions import named_at, says
@@ -41,6 +41,9 @@ _CALL_NO_MORE = frozenset(
 )
 #: Functions that try something out.
 _TRIAL = re.compile(r"_*test(_|$)")
+#: Folders, and files, of what nobody works on any more.
+_RETIRED = re.compile(r"(^|[\W_])(retired|obsolete|unmaintained|deprecated|archived?|attic)([\W_]|$)|^_?old$")
+_OLD = re.compile(r"[-_. ](old|deprecated|obsolete|backup|bak|copy)\.py$")
 #: Makes commands of all functions of a file.
 _COMMANDS_OF_ALL = "fire.Fire("
 
@@ -53,8 +56,12 @@ def is_unused(flow: Flow, node: cst.CSTNode) -> bool:
     the tests keeps as the project had it once.
     """
     view = flow.project
+    if view is None:
+        return False
+    if _is_retired(view) or _asks_for_what_is_gone(flow, view):
+        return True
     definitions = [*flow.source.definitions(node)][::-1]  # the outermost first
-    if view is None or not definitions:
+    if not definitions:
         return False
     if view.is_in_package() and _is_kept_by_tests(view, definitions[0].name.value):
         return True
@@ -122,9 +129,31 @@ def _cannot_be_imported(flow: Flow, view: View) -> bool:
     for line in flow.source.module.body:
         for statement in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             if isinstance(statement, cst.ImportFrom):
-                package = "." * len(statement.relative) + (dotted(statement.module) if statement.module else "")
+                package = imported_from(statement)
                 missing += not last_word(package).startswith("_") and view.lacks(package)
     return missing > 1
+
+
+def _is_retired(view: View) -> bool:
+    """Whether a file of the project lies with what nobody works on any more: `_deprecated/net.py`, `net_old.py`."""
+    inside = view.in_project()
+    if os.path.isabs(inside):
+        return False  # what the project's own folders are called is not known
+    *folders, name = inside.lower().split(os.sep)
+    return _OLD.search(name) is not None or any(_RETIRED.search(folder) for folder in folders)
+
+
+def _asks_for_what_is_gone(flow: Flow, view: View) -> bool:
+    """Whether the file imports a name, first of all, that a file of the project does not give: it cannot be run."""
+    # from net.loaders import Loader   where net/loaders.py defines another one by now
+    return any(
+        isinstance(statement, cst.ImportFrom)
+        and not isinstance(statement.names, cst.ImportStar)
+        and any(view.has_no(imported_from(statement), alias.evaluated_name) for alias in statement.names)
+        for line in flow.source.module.body
+        if isinstance(line, cst.SimpleStatementLine)
+        for statement in line.body
+    )
 
 
 def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -27,8 +26,6 @@ from devlint.rules._worth import waits_much
 _SIZES_OF_MUCH = 3
 #: As many turns as a trial goes.
 _FEW_TURNS = 100
-#: Words of folders that are kept as they are.
-_RETIRED = frozenset({"retired", "obsolete", "unmaintained"})
 #: What gives one value of many, which a test then waits for.
 _SUMMARIES = frozenset("max min amax amin sum any all equal allclose isclose mean count_nonzero".split())
 
@@ -41,7 +38,7 @@ def is_evident(rule: Rule, move: Move, made: Made) -> bool:
 def surely_recurs(rule: Rule, move: Move, made: Made) -> bool:
     """Whether it is paid for again and again, however little it is."""
     node = move.node
-    if is_copied(rule, node) or _is_retired(rule) or (made.random and not _may_draw_there(rule, made)):
+    if is_copied(rule, node) or (made.random and not _may_draw_there(rule, made)):
         return False
     if (
         is_of_export(rule, node)
@@ -62,12 +59,6 @@ def surely_recurs(rule: Rule, move: Move, made: Made) -> bool:
     if varying(made.factory) < _SIZES_OF_MUCH and _waits_beside(rule, node):
         return False
     return not _is_ahead_of_waiting_loop(rule, node)
-
-
-def _is_retired(rule: Rule) -> bool:
-    """Whether the file lies in a folder of what nobody works on any more: `retired_benchmarks`."""
-    folders = rule.source.path.replace("\\", "/").split("/")[:-1]
-    return any(word in _RETIRED for folder in folders for word in re.split(r"\W|_", folder.lower()))
 
 
 def _may_draw_there(rule: Rule, made: Made) -> bool:

@@ -116,8 +116,7 @@ class CreateThenMove(Rule):
     only stands in for an operator of another runtime (`symbolic` without `backward`); for what only `fit` of the same
     class calls, to keep it; and in code that says it was copied (`# Copied from`, `# Modified from`, `# Copyright (c)
     https://github.com/someone/project`, a place in another repository at the head of the file), lies in a folder of
-    what others wrote (`extern`, `third_party`) or of what is kept as it is (`retired_benchmarks`), or is put in the
-    place of another package's.
+    what others wrote (`extern`, `third_party`), or is put in the place of another package's.
 
     In the nursery: of 116 findings in six samples of repositories that nobody had tuned for, each drawn after the mends
     of the one before, 80 were worth a change. The copy is there; what it costs depends on what waits beside it.

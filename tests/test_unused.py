@@ -327,11 +327,11 @@ def test_a_private_method_is_called_by_its_own_class_alone(tmp_path: Path) -> No
 
 def test_a_copy_of_the_package_among_the_tests_is_kept_as_it_was(tmp_path: Path) -> None:
     code = "import torch\n\n\ndef fill(net, x: torch.Tensor, device):\n    x.to(device)\n    return net(x)\n"
-    old = {"tests/old/pkg/__init__.py": "from .rows import fill\n", "tests/old/pkg/rows.py": code}
+    old = {"tests/v1/pkg/__init__.py": "from .rows import fill\n", "tests/v1/pkg/rows.py": code}
     write(tmp_path, **old)
-    assert found(tmp_path, "tests/old/pkg/rows.py") == ["discarded-move"]
+    assert found(tmp_path, "tests/v1/pkg/rows.py") == ["discarded-move"]
     write(tmp_path, **{"pkg/rows.py": "def fill(x):\n    return x\n"})
-    assert found(tmp_path, "tests/old/pkg/rows.py") == []
+    assert found(tmp_path, "tests/v1/pkg/rows.py") == []
 
 
 def test_a_base_of_another_package_may_call_any_method(tmp_path: Path) -> None:
@@ -765,3 +765,59 @@ def test_what_a_limit_waits_for_that_no_setting_gives_is_tentative(
     chosen = Settings(extend_select=("clipped-while-scaled",), root=str(tmp_path))
     outcome = run([File(path, path, chosen)], Plan(use_cache=False, jobs=1))
     assert bool(outcome.findings) is shown
+
+
+@pytest.mark.parametrize(
+    ("path", "rules"),
+    [
+        ("pkg/_deprecated/model.py", []),
+        ("pkg/old/model.py", []),
+        ("archive/model.py", []),
+        ("pkg/retired_benchmarks/model.py", []),
+        ("pkg/model_old.py", []),
+        ("pkg/model copy.py", []),
+        ("pkg/archiver/model.py", ["redundant-move"]),
+        ("pkg/old_faithful/model.py", ["redundant-move"]),
+        ("pkg/archive.py", ["redundant-move"]),
+        ("pkg/threshold.py", ["redundant-move"]),
+    ],
+)
+def test_what_lies_with_what_nobody_works_on_any_more_is_tentative(tmp_path: Path, path: str, rules: list[str]) -> None:
+    write(tmp_path, **{path: TWICE + "\n\nnoise(3, 'cuda')\n"})
+    assert found(tmp_path, path) == rules
+
+
+@pytest.mark.parametrize(
+    ("loaders", "rules"),
+    [
+        ("class Other: ...\n", []),
+        ("class Loader: ...\n", ["redundant-move"]),
+        ("from .parts import *\n", []),
+        ("from elsewhere import *\n", ["redundant-move"]),
+        ("def __getattr__(name): ...\n", ["redundant-move"]),
+        ("KINDS = {}\nglobals().update(KINDS)\n", ["redundant-move"]),
+        ("for name in ('Loader',):\n    pass\n\nx = 1\n", ["redundant-move"]),
+        ("", ["redundant-move"]),
+    ],
+    ids=["gone", "there", "not in what it takes over", "outside", "asked", "made", "named", "empty"],
+)
+def test_a_script_that_imports_a_name_that_its_module_no_longer_gives_is_not_run(
+    tmp_path: Path, loaders: str, rules: list[str]
+) -> None:
+    files = {"net/__init__.py": "", "net/loaders.py": loaders, "net/parts.py": "def part(): ...\n"}
+    script = f"{TWICE}\n\nnoise(3, 'cuda')\n"
+    write(tmp_path, **files, **{"train.py": f"from net.loaders import Loader\n{script}"})
+    assert found(tmp_path, "train.py") == rules
+    write(
+        tmp_path, **{"train.py": f"try:\n    from net.loaders import Loader\nexcept ImportError:\n    pass\n{script}"}
+    )
+    assert found(tmp_path, "train.py") == ["redundant-move"]
+
+
+def test_a_package_gives_its_modules_and_what_is_compiled_in_it(tmp_path: Path) -> None:
+    files = {"net/__init__.py": "x = 1\n", "net/loaders.py": "", "net/kernels.pyx": ""}
+    script = f"from net import loaders, kernels\n{TWICE}\n\nnoise(3, 'cuda')\n"
+    write(tmp_path, **files, **{"train.py": script})
+    assert found(tmp_path, "train.py") == ["redundant-move"]
+    write(tmp_path, **{"train.py": script.replace("kernels", "gone")})
+    assert found(tmp_path, "train.py") == []

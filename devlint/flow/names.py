@@ -95,13 +95,18 @@ def imported(node: cst.Import | cst.ImportFrom) -> list[tuple[str, str]]:
         return names
     if isinstance(node.names, cst.ImportStar):
         return names
-    package = "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
+    package = imported_from(node)
     for item in node.names:
         name = dotted(item.name)
         qualified = f"{package}.{name}" if package and not package.endswith(".") else package + name
         alias = item.asname.name.value if item.asname is not None and isinstance(item.asname.name, cst.Name) else name
         names.append((alias, qualified))
     return names
+
+
+def imported_from(node: cst.ImportFrom) -> str:
+    """The module that names are imported from, with the dots of a relative import."""
+    return "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
 
 
 def annotated(node: cst.ClassDef) -> Iterator[cst.AnnAssign]:

@@ -17,7 +17,7 @@ from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
 from devlint.flow.docstrings import tensors_named
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import annotated, annotation_names, dotted, imported, is_tensor_annotation
+from devlint.flow.names import annotated, annotation_names, dotted, imported, imported_from, is_tensor_annotation
 from devlint.flow.value import Value
 from devlint.source import Source
 
@@ -344,7 +344,7 @@ class Scope:
         stars = [node for node in self.source.nodes_of(cst.ImportFrom) if isinstance(node.names, cst.ImportStar)]
         if self.project is not None:
             for node in stars:
-                package = "." * len(node.relative) + (dotted(node.module) if node.module is not None else "")
+                package = imported_from(node)
                 for name in self.project.starred(package):
                     self.imports.setdefault(name, f"{package}{'' if package.endswith('.') else '.'}{name}")
         if stars:
