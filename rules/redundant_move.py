@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
@@ -76,15 +77,15 @@ class RedundantMove(Rule):
     move there. What one function does in several places is one finding, and so is what several do in the same words, or
     what methods of one name in several classes do in the same line.
 
-    Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head
-    of the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
+    Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
+    the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
     distribution inside of a package, or of a copy of a well-known package, which is kept alike; in constructors; in
     code for an export; in a branch that fills anew what a module keeps once that is too small; below a comment that
-    says why something is moved; in files by others than the project's own packages and its licence, as the
-    copyright at their heads has it; where what is moved goes into a table on the host (`torch.tensor([...])`); near
-    a line that moves the same elsewhere, and beside one that binds its own name anew as this one does and needs
-    that; beside an argument of the same call that needs its move; and below a test for GPUs that has another
-    branch, where nothing guards the move above it (the first one may be out of place).
+    says why something is moved; in files by others than the project's own packages and its licence, as the copyright at
+    their heads has it; where what is moved goes into a table on the host (`torch.tensor([...])`); near a line that
+    moves the same elsewhere, and beside one that binds its own name anew as this one does and needs that; beside an
+    argument of the same call that needs its move; in a statement that another function has, too, and needs; and below a
+    test for GPUs that has another branch, where nothing guards the move above it (the first one may be out of place).
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -197,20 +198,26 @@ class RedundantMove(Rule):
         # def validate(self): ...; y = y[:, -n:]; y = torch.cat([y, z]).to(self.device)   of what is on the host there
         line = self.enclosing(move.node, cst.SimpleStatementLine)
         text = self._with_line_above(line) if line is not None else None
-        function = self.flow.function(move.node)
-        if text is None:
-            return False
+        return text is not None and any(self._with_line_above(other) == text for other in self._needed_elsewhere(move))
+
+    def _is_repeated(self, move: Move) -> bool:
+        """Whether another function has the same statement, and needs the move there: one may keep them alike."""
+        line = self.enclosing(move.node, cst.SimpleStatementLine)
+        text = self.code(line) if line is not None else ""
+        return any(self.code(other) == text for other in self._needed_elsewhere(move))
+
+    def _needed_elsewhere(self, move: Move) -> Iterator[cst.SimpleStatementLine]:
+        """The lines of other functions with the same move, which is not for nothing there."""
+        function, code = self.flow.function(move.node), self.code(move.node)
         for call in self.source.nodes_of(cst.Call):
             if not isinstance(call.func, cst.Attribute) or call.func.attr.value != move.how:
                 continue
-            other = self.enclosing(call, cst.SimpleStatementLine)
-            if other is None or other is line or self.flow.function(call) is function:
+            line = self.enclosing(call, cst.SimpleStatementLine)
+            if line is None or self.flow.function(call) is function or self.code(call) != code:
                 continue
             known = self.flow.move(call)
-            needed = self.code(call) == self.code(move.node) and (known is None or not self._is_there(known))
-            if needed and self._with_line_above(other) == text:
-                return True
-        return False
+            if known is None or not self._is_there(known):
+                yield line
 
     def _is_like_needed(self, move: Move) -> bool:
         """Whether the same function makes the same thing in the same way elsewhere, and needs the move there."""
@@ -383,7 +390,7 @@ class RedundantMove(Rule):
             also=f"`{name}` is there already, too",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._drop(move, "drop the move"),
-            tentative=self._is_kept_alike(move) or self._is_the_one_meant(move),
+            tentative=self._is_kept_alike(move) or self._is_the_one_meant(move) or self._is_repeated(move),
         )
 
     def _is_the_one_meant(self, move: Move) -> bool:
