@@ -15,6 +15,7 @@ from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
+from devlint.rules._into_models import goes_into_model
 from devlint.rules._measuring import is_named_for_measuring, measures_time
 from devlint.rules._moves import destination, short
 from devlint.rules._places import origin_note
@@ -71,7 +72,8 @@ class DiscardedMove(Rule):
     where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
 
-    Held back as tentative: what may be there already, since nobody knows where it is (what a function is handed, or
+    Held back as tentative: what a model is handed, and nothing else shows to be a tensor (`for x, y in batches:`);
+    what may be there already, since nobody knows where it is (what a function is handed, or
     makes of that: of thirteen such moves in public code five did harm), unless it meets what is there or is
     returned, or the move stands in an object's own `to` or below `if x.device != device`; what follows its module
     anyway; lengths, which the host reads; elements of containers of which nothing shows that they are tensors; what
@@ -132,9 +134,10 @@ class DiscardedMove(Rule):
         if not isinstance(receiver, cst.Name | cst.Attribute | cst.Subscript):
             return  # torch.zeros(1).cuda()  wakes the device up
         move = self.flow.move(call)
-        if move is not None and (
+        shown = move is not None and (
             move.value.is_tensor or self._is_collated(receiver, move.value) or self._is_used_as_tensor(receiver, move)
-        ):
+        )
+        if move is not None and (shown or self._may_be_input(receiver, move)):
             value, target = move.value, f"moved to {destination(self, move)}"
         elif call.func.attr.value in table.MOVES and self._returns_copy(
             self.flow.value(receiver), call.func.attr.value
@@ -153,7 +156,9 @@ class DiscardedMove(Rule):
             f"`{name}` is {target}, but the moved copy is discarded",
             notes=origin_note(self, f"`{name}`", value) if value.place.is_known else [],
             fix=self._fix(call, receiver, value, move),
-            tentative=self._is_skipped(node) or not self._is_missed(call, receiver, move),
+            tentative=(move is not None and not shown)
+            or self._is_skipped(node)
+            or not self._is_missed(call, receiver, move),
         )
 
     def _is_there_already(self, receiver: cst.BaseExpression, move: Move) -> bool:
@@ -314,6 +319,11 @@ class DiscardedMove(Rule):
             if function.methods.get(name, set()) & OF_TENSORS:
                 return True
         return is_used_as_tensor(self, move.node, receiver)
+
+    def _may_be_input(self, receiver: cst.BaseExpression, move: Move) -> bool:
+        """``for x, y in batches: x.to(device); model(x)``, of which nothing else says that it is a tensor."""
+        unknown = move.value.kind in (UNKNOWN_KIND, THING) and move.target.is_there
+        return unknown and goes_into_model(self, receiver, move.node)
 
     def _unpacks(self, target: cst.BaseExpression, name: str) -> bool:
         """Whether a loop's target takes a batch apart, and the name is one of its parts."""

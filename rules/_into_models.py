@@ -1,0 +1,78 @@
+"""What a function hands to a model as it is: a tensor, where nothing shows it to be a graph or a mapping."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.hypothesis import MODEL_NAME
+from devlint.flow.names import dotted, last_word
+from devlint.flow.value import MODULE
+from devlint.rule import Rule
+from devlint.rules._afterwards import reads_of
+from devlint.rules._tensor_use import OF_TENSORS
+
+#: Packages whose batches move in place.
+_IN_PLACE = frozenset({"torch_geometric", "pytorch_geometric", "dgl", "torch_cluster", "jraph", "tokenizers"})
+#: Makes mappings that move in place.
+_MAKES_MAPPINGS = ("token", "processor", "collat", "encode")
+#: What is asked of tensors besides their methods.
+_ATTRIBUTES = OF_TENSORS | frozenset({"to", "cuda", "cpu", "shape", "size", "dtype", "device", "ndim", "dim", "float"})
+
+
+def goes_into_model(rule: Rule, receiver: cst.BaseExpression, since: cst.CSTNode) -> bool:
+    """``for x, y in batches: x.to(device); model(x)``, ``x = read(path); x.to(device); model(x)``"""
+    function = rule.flow.function(receiver)
+    if not isinstance(receiver, cst.Name) or function is None:
+        return False
+    name, packages = receiver.value, {each.partition(".")[0] for each in rule.flow.scope.imports.values()}
+    if packages & _IN_PLACE or name in function.called or name == "self" or MODEL_NAME.search(name):
+        return False
+    if not _is_bound_to_tensor(rule, function.node, name):
+        return False
+    reads = reads_of(rule, function, name)
+    if not all(_is_tensors_read(rule, read) for read in reads):
+        return False
+    later = [read for read in reads if rule.source.comes_before(since, read)]
+    return any(_is_handed_to_model(rule, read) for read in later)
+
+
+def _is_bound_to_tensor(rule: Rule, around: cst.CSTNode, name: str) -> bool:
+    """Whether a function takes a batch apart for it, or has it from a call that makes no mapping."""
+    for node in tree.walk(around):
+        if isinstance(node, cst.For) and _is_part(node.target, name, node.iter):
+            return True
+        if isinstance(node, cst.Assign) and any(dotted(each.target) == name for each in node.targets):
+            made = node.value
+            called = dotted(made.func) if isinstance(made, cst.Call) else ""
+            plain = last_word(called)
+            return bool(plain) and plain[:1].islower() and not any(word in called.lower() for word in _MAKES_MAPPINGS)
+    return False
+
+
+def _is_part(target: cst.BaseExpression, name: str, gone_through: cst.BaseExpression) -> bool:
+    """``for x, y in batches``, ``for i, (x, y) in enumerate(batches)``; ``for i, batch in enumerate(...)`` is whole."""
+    if not isinstance(target, cst.Tuple):
+        return False
+    parts = [element.value for element in target.elements]
+    if isinstance(gone_through, cst.Call) and last_word(dotted(gone_through.func)) in ("enumerate", "items"):
+        parts = [*parts[1].elements] if len(parts) == 2 and isinstance(parts[1], cst.Tuple) else []
+        return any(isinstance(part.value, cst.Name) and part.value.value == name for part in parts)
+    return any(isinstance(part, cst.Name) and part.value == name for part in parts)
+
+
+def _is_tensors_read(rule: Rule, read: cst.Name) -> bool:
+    above = rule.parent(read)
+    if isinstance(above, cst.Attribute):
+        return above.attr.value in _ATTRIBUTES
+    if isinstance(above, cst.Subscript):  # batch["ids"]
+        return not any(isinstance(node, cst.SimpleString) for each in above.slice for node in tree.walk(each))
+    return not (isinstance(above, cst.Arg) and above.star == "**")
+
+
+def _is_handed_to_model(rule: Rule, read: cst.Name) -> bool:
+    arg = rule.parent(read)
+    call = rule.parent(arg) if isinstance(arg, cst.Arg) and not arg.star else None
+    if not isinstance(call, cst.Call):
+        return False
+    return rule.flow.value(call.func).kind == MODULE or MODEL_NAME.search(last_word(dotted(call.func))) is not None
