@@ -14,6 +14,7 @@ from devlint.flow.names import called_name, dotted, innermost_call, last_word, n
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import DATA, LOADER, MODULE
 from devlint.rule import Rule
+from devlint.rules._beside_answer import left_out_of_rows, unmoved_beside_answers
 from devlint.rules._moves import short
 from devlint.rules._training import is_inside
 
@@ -57,7 +58,8 @@ class LeftUnmoved(Rule):
     Reports a part of what a loader or a call gives that is handed, as it is, to the call that the other parts are moved
     for; what a function hands to a model unmoved, where another function of the class or file moves what comes from the
     same place before it asks the same model; and what one branch fetches without a move, for the name that the other
-    branch moves.
+    branch moves. And what is moved for one call, and then meets, as it is, what that gave (`y = model(x.to(device))`,
+    `loss(y, x)`), and the one of a row of arguments that are made alike that is not moved.
 
     ## Why is this bad
     Loaders, samplers, and tokenizers give tensors on the host. Whoever moves one part, or moves it in one method, knows
@@ -139,6 +141,7 @@ class LeftUnmoved(Rule):
         for node in self.source.nodes_of(cst.If):
             self._branches(node)
         self._entries()
+        self._beside()
 
     # parts of one batch -------------------------------------------------------------------------
 
@@ -211,6 +214,22 @@ class LeftUnmoved(Rule):
         if isinstance(ref, Class):
             return any(method.moves_something for cls in ref.lineage for method in cls.methods.values())
         return called_name(call) in self._movers
+
+    def _beside(self) -> None:
+        for read, move in unmoved_beside_answers(self, lambda call: _is_move(self, call)):
+            above = self.parent(self.parent(read) or read)
+            if not (isinstance(above, cst.Call) and self._moves_itself(above)) and not self._is_moved_below(read, move):
+                self._say(read, f"`{read.value}` meets what the call gave that it was moved for, and stays", move)
+        for made, move in left_out_of_rows(self, lambda call: _is_move(self, call)):
+            self._say(made, f"`{short(self.code(made))}` is not moved, and the others beside it are", move)
+
+    def _is_moved_below(self, read: cst.Name, move: cst.Call) -> bool:
+        """Whether the name is moved for good in between: ``x = x.to(device)``"""
+        bound = self._of(self.flow.function(read), read.value)
+        return any(
+            each.moves and self.source.comes_before(move, each.node) and self.source.comes_before(each.node, read)
+            for each in bound
+        )
 
     # twins --------------------------------------------------------------------------------------
 
