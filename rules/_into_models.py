@@ -56,8 +56,8 @@ def _is_part(target: cst.BaseExpression, name: str, gone_through: cst.BaseExpres
         return False
     parts = [element.value for element in target.elements]
     if isinstance(gone_through, cst.Call) and last_word(dotted(gone_through.func)) in ("enumerate", "items"):
-        parts = [*parts[1].elements] if len(parts) == 2 and isinstance(parts[1], cst.Tuple) else []
-        return any(isinstance(part.value, cst.Name) and part.value.value == name for part in parts)
+        inner = parts[1] if len(parts) == 2 else None
+        parts = [element.value for element in inner.elements] if isinstance(inner, cst.Tuple) else []
     return any(isinstance(part, cst.Name) and part.value == name for part in parts)
 
 

@@ -10,7 +10,7 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.value import DATA, DEVICE, FUNCTION, INSTANCE, LIST, THING, Value, element
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
-from devlint.rules._moves import short
+from devlint.rules._moves import destination, short
 from devlint.rules._places import where
 
 
@@ -62,7 +62,8 @@ class CudaInWorker(Rule):
 
     ## Limits
     Silent where the number of workers is not known or 0, where a file names `spawn` or `forkserver`, and where the
-    device is told to be the host or a condition decides. Loaders of another file are not seen. On Windows, on macOS and
+    device is told to be the host or a condition decides. Loaders of another file are not seen: where a file makes none,
+    what its datasets move to a device is tentative, once for each class. On Windows, on macOS and
     from Python 3.14 on, processes are not forked unless that is asked for.
 
     Not proved by running: imaginary devices live in one process, and survive a fork.
@@ -79,9 +80,12 @@ class CudaInWorker(Rule):
         text = self.source.text
         if "spawn" in text or "forkserver" in text:
             return
-        for call in self.flow.calls(*_LOADERS):
+        loaders = self.flow.calls(*_LOADERS)
+        for call in loaders:
             if self._has_workers(call):
                 self._loader(call)
+        if not loaders and not self.in_tests:
+            self._samples()
         for call in self.flow.calls(*_PROCESSES):
             self._process(call)
 
@@ -110,16 +114,20 @@ class CudaInWorker(Rule):
                 notes=notes,
             )
         elif value.kind == INSTANCE and isinstance(value.ref, Class):
-            methods = [value.ref.find_method(name) for name in ("__getitem__", "__getitems__", "__iter__")]
-            found = {method for method in methods if method is not None}
-            todo = list(found)
-            while todo:
-                for name in todo.pop().self_calls:
-                    method = value.ref.find_method(name)
-                    if method is not None and method not in found:
-                        found.add(method)
-                        todo.append(method)
-            self._touches(found, call, value)
+            self._touches(_runs_in_workers(value.ref), call, value)
+
+    def _samples(self) -> None:
+        """What a dataset puts on a device sample by sample, for loaders that other files make."""
+        # def __getitem__(self, at): return self.rows[at].to(self.device)
+        for cls in self.flow.scope.classes.values():
+            if not cls.is_dataset:
+                continue
+            functions = _runs_in_workers(cls)
+            for move in self.flow.facts.moves.values():
+                if move.target.is_there and self.flow.function(move.node) in functions:
+                    told = f"`{cls.name}` copies each sample to {destination(self, move)} by itself"
+                    self.report(move.node, f"{told}, and workers that are forked cannot", tentative=True)
+                    break
 
     def _touches(self, functions: set[Function], loader: cst.Call, dataset: Value | None) -> None:
         for node, place in self._device_work(functions):
@@ -241,6 +249,20 @@ class CudaInWorker(Rule):
                 f"`{short(self.code(node))}` runs in a process that is forked after CUDA was used",
                 notes=[self.note(before[0], "this uses CUDA"), self.note(call, "the process is made here")],
             )
+
+
+def _runs_in_workers(cls: Class) -> set[Function]:
+    """The methods that give a dataset's samples, and those that they call on ``self``."""
+    methods = [cls.find_method(name) for name in ("__getitem__", "__getitems__", "__iter__")]
+    found = {method for method in methods if method is not None}
+    todo = list(found)
+    while todo:
+        for name in todo.pop().self_calls:
+            method = cls.find_method(name)
+            if method is not None and method not in found:
+                found.add(method)
+                todo.append(method)
+    return found
 
 
 def _is_cuda(place: Place) -> bool:
