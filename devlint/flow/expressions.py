@@ -17,6 +17,7 @@ from devlint.flow.value import (
     DATA,
     DEVICE,
     DICT,
+    FILE,
     FUNCTION,
     HOST_DATA,
     LIST,
@@ -263,6 +264,8 @@ def operate(
     if (a in _CONTAINERS and b in tensors) or (b in _CONTAINERS and a in tensors):
         return _container_with_tensor(frame, left_node, left, right_node, right, operator)
     if a in tensors or b in tensors:
+        if (left.text == FILE and b not in tensors) or (right.text == FILE and a not in tensors):
+            return UNKNOWN  # len(rows) - checkpoint["config"]["context"]: a file holds numbers, too
         if left.ref == "moved" and a == THING and b not in tensors:
             return UNKNOWN if b == UNKNOWN_KIND else left.but(kind=TENSOR, ref=None)
         strict = operator in _STRICT_OPERATORS

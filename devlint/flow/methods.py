@@ -30,6 +30,7 @@ from devlint.flow.value import (
     DATA,
     DEVICE,
     DICT,
+    FILE,
     GENERATOR,
     HOST_DATA,
     INSTANCE,
@@ -353,7 +354,7 @@ def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
     if receiver.ref == "moved" and name in ("parameters", "named_parameters"):
         return Value(PARAMS, receiver.place, node, obj=receiver.obj)
     if receiver.ref == "moved" and name in ("eval", "train", "half", "float", "requires_grad_", "bfloat16"):
-        return receiver
+        return receiver.but(text=None) if receiver.text == FILE else receiver  # no number
     if name in ("items", "values", "keys", "get", "copy", "pop"):
         if name == "items":
             return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, receiver]))

@@ -13,6 +13,7 @@ from devlint.flow.value import (
     ANY_DTYPE,
     CONTEXT,
     DEVICE,
+    FILE,
     GENERATOR,
     HOST_DATA,
     INSTANCE,
@@ -106,7 +107,7 @@ def _torch_rest(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         if given is None:
             return UNKNOWN
         place = frame.device_place(given[1], given[0])
-        return Value(THING, place, node, ref="moved") if place.is_known else UNKNOWN
+        return Value(THING, place, node, ref="moved", text=FILE) if place.is_known else UNKNOWN
     if name in ("torch.cuda.is_available", "torch.is_grad_enabled", "torch.get_default_dtype", "torch.get_rng_state"):
         return HOST_DATA if tail != "get_default_dtype" else ANY_DTYPE
     if name.startswith("torch.distributions.") and name in table.DISTRIBUTIONS:

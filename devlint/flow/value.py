@@ -364,6 +364,8 @@ OF_LAYER = "parameter of a layer"
 TOLD = "told to be a tensor"
 #: ``text`` of a thing that is one element of an opaque structure: a tensor, or something that holds one.
 ELEMENT = "element"
+#: ``text`` of a thing that came out of a file: tensors, and settings beside them.
+FILE = "file"
 #: The identity of a module that is one of several.
 SEVERAL = object()
 
