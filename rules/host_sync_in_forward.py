@@ -8,6 +8,7 @@ from devlint.flow.loops import working_loop
 from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.value import TENSOR, THING
 from devlint.rule import Rule
+from devlint.rules._afterwards import reads_of
 from devlint.rules._moves import short
 from devlint.rules._places import origin_note
 from devlint.rules._reads import COMPREHENSIONS, READ_AS_NUMBERS, read_one_by_one
@@ -68,7 +69,8 @@ class HostSyncInForward(Rule):
     (`if not mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow,
     behind caches, under tests that may come out otherwise (`if self.debug`, `torch.compiler.is_compiling()`), and for
     `lengths` that are handed in, for `pack_padded_sequence` wants these on the host, and in deprecated code. Indexing
-    with a mask and `nonzero` wait, too, and are not reported.
+    with a mask and `nonzero` wait, too, and are not reported. Tentative where the value gets a name first (`most =
+    x.max().item()`, `x / most`).
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -95,11 +97,33 @@ class HostSyncInForward(Rule):
                 continue
             if self._repeats(wait.node):
                 continue  # for row in rows: units = row[row > 0].tolist()   another value in each turn
-            why = self._needless(wait)
+            why, by_name = self._needless(wait), self._counts_by_name(wait)
             statement = self.enclosing(wait.node, cst.If, cst.BaseSmallStatement)
-            if why is not None and statement not in told:  # if t.any() and u.any():
+            if (why is not None or by_name) and statement not in told:  # if t.any() and u.any():
                 told.add(statement)
-                self._report(wait, why)
+                self._report(wait, why or _COUNTS, tentative=why is None)
+
+    def _counts_by_name(self, wait: Wait) -> bool:
+        """`most = x.abs().max().item(); return x / most`: the name is there to compute with tensors, and for no more."""
+        assign, function = self.parent(wait.node), self.flow.function(wait.node)
+        if wait.what not in ("item", "float") or not isinstance(assign, cst.Assign) or function is None:
+            return False
+        target = assign.targets[0].target
+        if len(assign.targets) != 1 or not isinstance(target, cst.Name):
+            return False
+        reads = reads_of(self, function, target.value)
+        return bool(reads) and all(self._meets_tensor(read) for read in reads)
+
+    def _meets_tensor(self, read: cst.Name) -> bool:
+        child: cst.CSTNode = read
+        above = self.parent(child)
+        while isinstance(above, cst.UnaryOperation | cst.BinaryOperation):
+            if isinstance(above, cst.BinaryOperation):
+                other = self.flow.value(above.left if above.right is child else above.right)
+                if other.kind in (TENSOR, THING) and other.place.is_there:
+                    return True
+            child, above = above, self.parent(above)
+        return False
 
     def _repeats(self, node: cst.CSTNode) -> bool:
         loop = self.enclosing(node, *_REPEATING, cst.FunctionDef)
@@ -117,7 +141,7 @@ class HostSyncInForward(Rule):
             if wait.what in ("item", "float", "int") and isinstance(current, cst.BinaryOperation):
                 other = current.right if current.left is child else current.left
                 if self.flow.value(other).kind in (TENSOR, THING) and self.flow.value(other).place.is_there:
-                    return "to compute with a tensor again"
+                    return _COUNTS
             elif not isinstance(current, _TRANSPARENT):
                 return self._kept(child, current) if wait.what in ("item", "float", "int", "tolist") else None
             child, current = current, parents[current]
@@ -214,7 +238,7 @@ class HostSyncInForward(Rule):
             return child is loop.body
         return not isinstance(child, cst.CompFor)
 
-    def _report(self, wait: Wait, why: str) -> None:
+    def _report(self, wait: Wait, why: str, *, tentative: bool = False) -> None:
         function = self.flow.function(wait.node)
         assert function is not None
         shown = wait.operand if wait.what in _SHOWN else wait.node
@@ -226,6 +250,7 @@ class HostSyncInForward(Rule):
             wait.node,
             f"`{short(self.code(shown), 60)}`: each call of `{function.name}` waits for the device, {why}",
             notes=origin_note(self, f"`{' '.join(self.code(wait.operand).split())[:60]}`", wait.value),
+            tentative=tentative,
         )
 
 
@@ -236,6 +261,7 @@ def _asked(node: cst.BaseExpression) -> cst.BaseExpression:
     return node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else node
 
 
+_COUNTS = "to compute with a tensor again"
 _MEANS_NONE = "to choose a branch, where `is not None` may be meant"
 _SHAPING = frozenset(
     "float half to type_as view reshape unsqueeze squeeze expand expand_as transpose t permute bool".split()
