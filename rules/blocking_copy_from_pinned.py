@@ -56,7 +56,7 @@ class BlockingCopyFromPinned(Rule):
     written to on the host later, nothing is reported.
 
     ## Limits
-    In the nursery: of 18 findings in repositories that nobody had tuned for, 8 were worth a change, all of one project.
+    In the nursery: of 21 findings in repositories that nobody had tuned for, 8 were worth a change, all of one project.
     Without worker processes the next batch is made while nothing is queued, and models and metrics of other packages
     often wait by themselves: look where a loader has workers and the step reads nothing back.
 

@@ -68,7 +68,7 @@ class CachedDeviceTensor(Rule):
     call then. Where it costs much, keep the results on the object, or key them by what the tensor stands for.
 
     ## Limits
-    In the nursery: of 18 findings in repositories that nobody had tuned for, 3 were worth a change. Most of the caches
+    In the nursery: of 20 findings in repositories that nobody had tuned for, 3 were worth a change. Most of the caches
     hold a few bytes, or nobody calls what is cached. Decorators only. Silent for functions with a bounded cache and no
     tensor among their arguments, for those that are asked about devices, types, settings that have a default, and what
     has few values by its annotation (`Literal`, `bool`, an `Enum`) or by a check (`assert bands in {80, 128}`) alone,

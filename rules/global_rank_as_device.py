@@ -67,8 +67,8 @@ class GlobalRankAsDevice(Rule):
     ```
 
     ## Limits
-    In the nursery: none of four findings in repositories that nobody had tuned for was worth a change. Such programs
-    are started on one machine, and say so in their first lines, or nowhere. Silent where the rank is taken modulo the
+    In the nursery: none of six findings in repositories that nobody had tuned for was worth a change. Such programs are
+    started on one machine, and say so in their first lines, or nowhere. Silent where the rank is taken modulo the
     number of devices, where the program says that it stays on one machine (`localhost`, `mp.spawn`), in tests, and
     where a rank is handed in.
 

@@ -89,7 +89,7 @@ class MixedDevices(Rule):
     Tentative, too, in code for an export (a file, a function or a flag of that name), and in files about models that
     have nothing to do with devices, for what meets something that a function was handed.
 
-    In the nursery: of 11 findings in repositories that nobody had tuned for, 3 were worth a change. In code that is
+    In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. In code that is
     being written or brought to a device, select it.
 
     ## References

@@ -61,7 +61,7 @@ class RoundTripCopy(Rule):
     Tentative, and kept back unless that is selected: in constructors outside of loops, which run once, and in
     code for an export.
 
-    In the nursery: none of 3 findings in repositories that nobody had tuned for was worth a change. Two make the trip
+    In the nursery: none of 4 findings in repositories that nobody had tuned for was worth a change. Two make the trip
     beside a wait that stays.
 
     ## References

@@ -74,11 +74,11 @@ class TimingWithoutSync(Rule):
     ```
 
     ## Limits
-    In the nursery: of nine findings in repositories that were read for it, five were worth a change. Waits that a
-    wrapped model, a library's layer or a long class makes are not seen. Silent where anything in between may wait,
-    functions that are not seen and indices that may be masks or on the host included, where the time is that of a whole
-    pass over a loader, and where nothing says that the work is done on a device. Several such times in one function are
-    one finding. Where so much is queued that the host has to wait for room, the time is only partly wrong.
+    In the nursery: of 14 findings in repositories that were read for it, five were worth a change. Waits that a wrapped
+    model, a library's layer or a long class makes are not seen. Silent where anything in between may wait, functions
+    that are not seen and indices that may be masks or on the host included, where the time is that of a whole pass over
+    a loader, and where nothing says that the work is done on a device. Several such times in one function are one
+    finding. Where so much is queued that the host has to wait for room, the time is only partly wrong.
 
     Not proved by running: an imaginary device does its work at once, and a time on a real one is no result to compare.
 
