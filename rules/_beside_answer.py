@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
-from devlint.flow.names import called_name, dotted, names_bound
+from devlint.flow.names import called_name, dotted, innermost_call, names_bound
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
+from devlint.rules._arguments import argument
 
 IsMove = Callable[[cst.Call], bool]
 #: What of a row has to be moved for the one that is not to be told of.
 _ENOUGH = 3
 #: Ask nothing of where the things are that they are handed.
-_TAKES_ANYTHING = frozenset(
+TAKES_ANYTHING = frozenset(
     "print zip len list tuple dict set min max range enumerate isinstance append extend format info debug log".split()
 )
 
@@ -40,7 +41,7 @@ def _answers(rule: Rule, move: cst.Call) -> tuple[set[str], cst.Assign | None]:
     arg = rule.parent(move)
     call = rule.parent(arg) if isinstance(arg, cst.Arg) else None
     assign = rule.parent(call) if isinstance(call, cst.Call) else None
-    if not isinstance(assign, cst.Assign) or not isinstance(call, cst.Call) or called_name(call) in _TAKES_ANYTHING:
+    if not isinstance(assign, cst.Assign) or not isinstance(call, cst.Call) or called_name(call) in TAKES_ANYTHING:
         return set(), None
     return names_bound(*(each.target for each in assign.targets)), assign
 
@@ -62,7 +63,7 @@ def _meets(rule: Rule, read: cst.Name, answers: set[str]) -> bool:
     if isinstance(above, cst.BinaryOperation):
         return dotted(above.left if above.right is read else above.right) in answers
     call = rule.parent(above) if isinstance(above, cst.Arg) and not above.star else None
-    if not isinstance(call, cst.Call) or called_name(call) in _TAKES_ANYTHING:
+    if not isinstance(call, cst.Call) or called_name(call) in TAKES_ANYTHING:
         return False
     return any(dotted(arg.value) in answers for arg in call.args if not arg.star)
 
@@ -75,12 +76,12 @@ def left_out_of_rows(rule: Rule, is_move: IsMove) -> Iterator[tuple[cst.Call, cs
         moved: dict[str, list[cst.Call]] = {}
         left: dict[str, list[cst.Call]] = {}
         for arg in call.args:
-            made = _made(arg.value)
-            if made is not None and rule.flow.name_of(made).startswith("torch."):
+            made = innermost_call(arg.value)
+            if isinstance(made, cst.Call) and rule.flow.name_of(made).startswith("torch."):
                 moves = [each for each in _chain(arg.value) if is_move(each)]
                 (moved if moves else left).setdefault(rule.flow.name_of(made), []).append(moves[0] if moves else made)
         for name, alone in left.items():
-            if len(alone) == 1 and len(moved.get(name, ())) >= _ENOUGH and not _says_where(alone[0]):
+            if len(alone) == 1 and len(moved.get(name, ())) >= _ENOUGH and argument(alone[0], None, "device") is None:
                 yield alone[0], moved[name][0]
 
 
@@ -91,12 +92,3 @@ def _chain(node: cst.BaseExpression) -> Iterator[cst.Call]:
         if not isinstance(node.func, cst.Attribute):
             return
         node = node.func.value
-
-
-def _made(node: cst.BaseExpression) -> cst.Call | None:
-    calls = list(_chain(node))
-    return calls[-1] if calls else None
-
-
-def _says_where(call: cst.Call) -> bool:
-    return any(arg.keyword is not None and arg.keyword.value == "device" for arg in call.args)

@@ -5,7 +5,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Wait
 from devlint.flow.loops import working_loop
-from devlint.flow.names import called_name, dotted, last_word
+from devlint.flow.names import called_name, dotted, last_word, only_target
 from devlint.flow.value import TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
@@ -106,10 +106,8 @@ class HostSyncInForward(Rule):
     def _counts_by_name(self, wait: Wait) -> bool:
         """`most = x.max().item(); return x / most`: the name is there to compute with tensors alone."""
         assign, function = self.parent(wait.node), self.flow.function(wait.node)
-        if wait.what not in ("item", "float") or not isinstance(assign, cst.Assign) or function is None:
-            return False
-        target = assign.targets[0].target
-        if len(assign.targets) != 1 or not isinstance(target, cst.Name):
+        target = only_target(assign) if assign is not None else None
+        if wait.what not in ("item", "float") or not isinstance(target, cst.Name) or function is None:
             return False
         reads = reads_of(self, function, target.value)
         return bool(reads) and all(self._meets_tensor(read) for read in reads)

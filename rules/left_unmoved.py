@@ -14,7 +14,7 @@ from devlint.flow.names import called_name, dotted, innermost_call, last_word, n
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import DATA, LOADER, MODULE
 from devlint.rule import Rule
-from devlint.rules._beside_answer import left_out_of_rows, unmoved_beside_answers
+from devlint.rules._beside_answer import TAKES_ANYTHING, left_out_of_rows, unmoved_beside_answers
 from devlint.rules._moves import short
 from devlint.rules._training import is_inside
 
@@ -27,9 +27,6 @@ _MOVER = re.compile(r"(^|_)(to|move|put|send|place)_.*(device|cuda|gpu)|^to_(dev
 _SAYS_DEVICE = re.compile(r"device|cuda|gpu|\bnpu\b|\bmps\b|accelerat|fabric", re.I)
 #: Methods of a model that it is not asked by: ``model.load_state_dict(state)``.
 _NOT_ASKED = re.compile(r"^(load|save|to|cuda|cpu|train|eval|set|register|add|parameters|named|state|apply|zero|from)")
-_TAKES_ANYTHING = frozenset(
-    "print zip len list tuple dict set min max range enumerate isinstance append extend".split()
-)
 
 Key = str
 
@@ -148,7 +145,7 @@ class LeftUnmoved(Rule):
     def _parts(self, call: cst.Call) -> None:
         """``x, edges = split(graph)``, ``x = x.to(device)``, ``model(x, edges)``."""
         name = called_name(call)
-        if name in _TAKES_ANYTHING:
+        if name in TAKES_ANYTHING:
             return
         groups: dict[object, tuple[list[cst.BaseExpression], list[cst.BaseExpression]]] = defaultdict(lambda: ([], []))
         for arg in call.args:
