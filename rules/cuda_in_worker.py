@@ -254,15 +254,7 @@ class CudaInWorker(Rule):
 def _runs_in_workers(cls: Class) -> set[Function]:
     """The methods that give a dataset's samples, and those that they call on ``self``."""
     methods = [cls.find_method(name) for name in ("__getitem__", "__getitems__", "__iter__")]
-    found = {method for method in methods if method is not None}
-    todo = list(found)
-    while todo:
-        for name in todo.pop().self_calls:
-            method = cls.find_method(name)
-            if method is not None and method not in found:
-                found.add(method)
-                todo.append(method)
-    return found
+    return {each for method in methods if method is not None for each in cls.reached(method)}
 
 
 def _is_cuda(place: Place) -> bool:
