@@ -9,7 +9,6 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted
 from devlint.rule import Rule
-from devlint.rules._filled import is_little
 from devlint.rules._made import factory_draws, is_stored, is_view, mentions_of, rearranges, rearranges_first
 
 #: Functions that put tensors side by side, with nothing computed.
@@ -42,10 +41,6 @@ class Joined:
     def is_at_once(self) -> bool:
         """Whether it all stands in one expression."""
         return not self.reads
-
-    def most(self) -> cst.Call:
-        """The factory that fills the most, as far as is known."""
-        return next((each for each in self.factories if not is_little(self.rule, each)), self.factories[0])
 
     def _is_made(self, node: cst.BaseExpression) -> bool:
         """Whether an expression is a factory's result, or joined of such, and nothing is computed with it."""

@@ -55,33 +55,6 @@ def in_training_loop(flow: Flow, node: cst.CSTNode) -> bool:
     return loop is not None and trains(loop) and not runs_sometimes(flow, node, loop)
 
 
-def calls_what_waits(flow: Flow, function: Function | None) -> bool:
-    """Whether a function calls one of the file that waits for the device each time around a loop of its own."""
-    if function is None:
-        return False
-    called = (function_of(flow, node) for node in tree.walk(function.node.body) if isinstance(node, cst.Call))
-    return any(
-        waits_in_loop(flow, other) or any(branches_in_loop(flow, n) for n in tree.walk(other.node.body))
-        for other in called
-        if other is not None and other is not function
-    )
-
-
-def branches_in_loop(flow: Flow, node: cst.CSTNode) -> bool:
-    """``for i in range(n): if mask[i]: ...``, of a mask that is not on the host."""
-    if not isinstance(node, cst.If) or flow.loop(node) is None:
-        return False
-    value = flow.value(node.test)
-    return value.is_tensor and not value.place.is_host
-
-
-def waits_in_loop(flow: Flow, function: Function | None) -> bool:
-    """Whether a loop of a function waits for the device each time around."""
-    return function is not None and any(
-        flow.function(wait.node) is function and flow.loop(wait.node) is not None for wait in flow.facts.waits.values()
-    )
-
-
 def reads_each_time(flow: Flow, loop: Loop) -> bool:
     """Whether each iteration, or a function of the file that it calls, reads a value of the device on the host."""
     for node in tree.walk(loop.node.body):

@@ -12,11 +12,10 @@ from devlint.finding import Edit, Fix, Note
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted, target_names
-from devlint.flow.value import DATA, LIST, TENSOR, UNKNOWN_KIND
+from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
-from devlint.rules._known_turn import knows_all_calls, queues_work
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note
@@ -29,7 +28,7 @@ from devlint.rules._reads import (
     same_each_time,
     surely_there,
 )
-from devlint.rules._recurs import is_deprecated, reads, trains
+from devlint.rules._recurs import is_deprecated, trains
 from devlint.rules._switches import flags_of, is_left_out, may_be_on, tests_above
 from devlint.rules._training import above
 
@@ -92,46 +91,28 @@ class HostSyncInLoop(Rule):
     keep `loss.detach()` in the list and read all together with `torch.stack`, or `tolist()` before the inner loop.
 
     ## Limits
-    In the nursery, since what a wait costs is not to be seen in the code: of the last fifteen findings in repositories
-    that nobody had tuned for, two were worth a change. Twelve were right, in loops that queue little, or that wait
-    right afterwards anyway, and one was wrong; six of the first eight are held back by now. `devlint run` measures it,
-    and `devlint check --profile` turns the rule on where a run has waited.
+    What a wait costs is not to be seen in the code: it depends on what is queued when it comes. A strict reader held
+    all of 17 findings in 28 repositories for right, and 7 for worth a change. `devlint run` measures it.
 
     One finding a loop speaks of all its needless reads, and one of two neighbours that read element by element. Silent
-    where a wait in the same place stays: the value, or another one, is shown, logged, written or tested in each step,
-    gradients are scaled (`scaler.step(optimizer)` waits), tensors are picked by a mask, or, at the end of a step, the
-    next batch is copied without `non_blocking=True`, or, after a read in its midst, something is copied to the device
-    or picked by a host mask. Silent where only the optimizer is still to step and the end of the step waits anyway;
-    where the loop adds up over parts of a batch and the loop around it needs the sum in each step; and where an element
-    is read in a turn that waits for something else as well. Silent where the value is read in some iterations only
-    (`if step % 100 == 0`, `if args.debug`) or once an epoch, and for sums of a pass that does not train; where the next
-    line reads a clock (`spent += time.time() - start`), which is to count what the device does; and in deprecated code.
-    Silent, too, where a function or a model that the loop calls waits by itself in each step, or is called after what
-    it looks at (`check_gradients(model)`).
+    in loops over epochs, where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`), where
+    the next line reads a clock (`spent += time.time() - start`), which is to count what the device does, and in
+    deprecated code.
 
-    Tentative, and kept back unless that is selected: elements, since the first read waits for the queue and the others
-    for next to nothing (of 13 such findings in fresh code 3 were worth a change); a value that stays the same, where
-    each turn reads another one as well; needless reads in files that import packages of graph layers, most of which
-    wait by themselves; a sum in an object that the function was handed (`result.loss += loss.item()`), whose owner may
-    look at it each time; where the model waits in one of the ways that a setting chooses from (`if self.pooling ==
-    "last": x = x[mask]`), or something of which too little is known is read with nothing queued in between; an argument
-    that is `None` by default and that all calls of the file leave out (`if marks is None or not marks.any():`); loops
-    whose number of turns is 1 by default, or that go through lists which the function makes; a value that is shown
-    before the end of the work under a flag that nothing shows to be off by default (`if show:
-    bar.set_description(...)`); loops that step by a gradient scaler in some steps, that compare what is a tensor on one
-    way through the turn (`if loss < best`), or that read something else by `item()` of which too little is known; a
-    turn that calls what nobody here knows (`march(out)` of another package; a model whose `forward` was not read, that
-    may come from anywhere, or that got hooks), unless the function never looks at what was read; a read with no model
-    run before it in the turn, where little more than the batch is queued; an argument that is read and that may as well
-    be a number, since nothing declares it or uses it as a tensor; tests; and code that says it was copied, or lies in a
-    folder of what others wrote.
+    Tentative, and kept back unless that is selected: a wait that the loop may need, where other work for the device
+    comes after it, or where an inner loop waits several times, since the value, or another one, is shown, logged,
+    tested or written in each step, or something else waits there anyway (`scaler.step(optimizer)`, a mask, a copy
+    without `non_blocking=True`, a function or a model that waits by itself); values of a pass that does not train; sums
+    that a flag may show in each step; a read beside what may wait, or be compared, in each step; an argument that may
+    as well be a number, since nothing declares it or uses it as a tensor, or that is `None` by default and that all
+    calls of the file leave out; tests; and code that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
     - [CUDA semantics: asynchronous execution](https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
     """
 
-    group = "nursery"
+    group = "performance"
     fixable = "sometimes"
 
     def check(self) -> None:
@@ -162,9 +143,10 @@ class HostSyncInLoop(Rule):
                 read.setdefault(loop, []).append(wait)
         report_together(self, singles)
         for loop, waits in read.items():
+            waits = [wait for wait in waits if not self._is_timed(wait)]
             # a pass over held-out data ends in a wait anyway, and is short beside an epoch of training
-            if trains(loop) and not any(self._is_timed(wait) for wait in waits):
-                self._kept(loop, waits)
+            if waits and not (trains(loop) and self._kept(loop, waits)):
+                self._needed(loop, waits)
         self._fed()
 
     def _fed(self) -> None:
@@ -196,7 +178,7 @@ class HostSyncInLoop(Rule):
             f"`{code}` makes the host wait for one element after the other: read `{name}` at once, before the loop",
             f"so does `{code}`: read `{name}` at once, too",
             notes=[*origin_note(self, f"`{name}`", wait.value), self.note(repeated, "this loop reads it")],
-            tentative=True,
+            tentative=self._is_beside(wait.node) or not is_tied(self.flow, wait),
         )
 
     def _is_beside(self, node: cst.CSTNode) -> bool:
@@ -208,11 +190,7 @@ class HostSyncInLoop(Rule):
             node,
             f"`{short(self.code(node), 60)}` makes the host wait for the same value in every iteration",
             notes=[*origin, self.note(loop.node, "read it before this loop")],
-            tentative=not tied
-            or self._is_beside(node)
-            or self._reads_others(loop, node)
-            or self._is_left_out(node)
-            or not knows_all_calls(self.flow, loop),
+            tentative=not tied or self._is_beside(node) or self._is_left_out(node),
         )
 
     def _is_left_out(self, node: cst.CSTNode) -> bool:
@@ -228,36 +206,34 @@ class HostSyncInLoop(Rule):
         read = {n.value for n in tree.walk(node) if isinstance(n, cst.Name)}
         return any(is_left_out(self, function, name) for name in read & compared & function.param_names)
 
-    def _reads_others(self, loop: Loop, node: cst.CSTNode) -> bool:
-        """Whether each turn reads something else, too, and waits for that in any case."""
-        own = set(tree.walk(self.enclosing(node, cst.BaseSmallStatement) or node))
-        return any(
-            isinstance(n, cst.BaseExpression)
-            and n not in own
-            and (
-                reads(self.flow, n)
-                or compares_perhaps(self.flow, loop, n)
-                or (isinstance(n, cst.Call) and self.flow.waits_in(n))
-            )
-            and not self._is_needless(loop, n)
-            and not runs_sometimes(self.flow, n, loop)
-            for n in tree.walk(loop.node.body)
+    def _needed(self, loop: Loop, waits: list[Wait]) -> None:
+        """Waits that the loop may have to make, ahead of work for the device, or several in one iteration."""
+        offsets = self.source.offsets
+        last = max((offsets(work)[0] for work in loop.works if not _steps(work)), default=0)
+        # for image in images: boxes.append(image.tolist())
+        held = [w for w in waits if offsets(w.node)[1] <= last or self.flow.loop(w.node) is not loop]
+        if not held:
+            return  # what comes last in an iteration holds up nothing but the next one
+        first, *others = held
+        code = short(self.code(first.node), 60)
+        self.report(
+            first.node,
+            f"`{code}` makes the host wait for the device in every iteration",
+            notes=[
+                *origin_note(self, f"`{short(self.code(first.operand), 60)}`", first.value),
+                self.note(loop.node, "this loop drives the device"),
+                *(self.note(o.node, f"`{short(self.code(o.node), 60)}` waits, too") for o in others),
+            ],
+            tentative=True,
         )
 
-    def _is_needless(self, loop: Loop, node: cst.BaseExpression) -> bool:
-        """Whether what is read at a node could be read before a loop, too."""
-        wait = self.flow.facts.waits.get(node)
-        return wait is not None and (
-            same_each_time(self.flow, loop, wait.operand) or read_one_by_one(self.flow, wait) is not None
-        )
-
-    def _kept(self, loop: Loop, waits: list[Wait]) -> None:
-        """Numbers that are read before a step needs them, or that no step needs."""
+    def _kept(self, loop: Loop, waits: list[Wait]) -> bool:
+        """Report numbers that are read before a step needs them, or that no step needs; whether there are some."""
         offsets = self.source.offsets
         # if step % 500 == 0: show(generator(noise))   is no part of each step
         works = [work for work in loop.works if not runs_sometimes(self.flow, work, loop)]
         if not works:
-            return
+            return False
         # loss.backward(); total += loss.item(); optimizer.step()   only a few launches are held up there
         last = max((offsets(work)[0] for work in works if not _steps(work)), default=0)
         early = [
@@ -271,20 +247,20 @@ class HostSyncInLoop(Rule):
         ]
         end = max(offsets(work)[0] for work in works) if early else sys.maxsize
         if early and self._stops_after(loop, min(offsets(wait.node)[1] for wait in early), end):
-            return
+            return False
         if early:
             # D_x = out.mean().item(); optimizer.step(); print(D_x)   the print could read it
             kept, place = self._all_kept(loop, early, last), "in the midst of each step"
         else:
             kept, place = self._all_kept(loop, waits, sys.maxsize), "at the end of each step"
             if kept and self._copy_waits(loop):
-                return  # x.to(device)   without non_blocking=True waits as well, soon after
+                return False  # x.to(device)   without non_blocking=True waits as well, soon after
         first, *others = early or waits
         # prompt = encode(text); out = net(x, prompt); total += out.item()   what waits before `net` is no such wait
         models = [offsets(work)[0] for work in works if not _steps(work) and offsets(work)[0] < offsets(first.node)[0]]
         since = max(models, default=0) if early else 0
         if not kept or self._waits_anyway(loop, since, end):
-            return
+            return False
         code, name = short(self.code(first.node), 60), kept[first.node]
         test = self._test_before_use(loop, first, name)
         if early:
@@ -305,20 +281,11 @@ class HostSyncInLoop(Rule):
             tentative=self._is_beside(first.node)
             or not all(is_tied(self.flow, wait) for wait in early or waits)
             or self._compares_others(loop, end)
-            or self._has_waiting_layers()
-            or self._turns_once(loop)
-            or self._goes_through_list(loop)
-            or self._waits_in_some_runs(loop, since, end)
             or self._others_read_there(loop, waits)
             or self._scales_gradients(loop)
-            or (early and not queues_work(self.flow, loop, offsets(first.node)[0]))
-            or not (
-                knows_all_calls(self.flow, loop)
-                or all(self._is_dropped(wait, kept[wait.node]) for wait in early or waits)
-            )
-            or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize)
-            or any(self._is_for_caller(wait) for wait in early or waits),
+            or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize),
         )
+        return True
 
     def _never_both(self, first: cst.CSTNode, second: cst.CSTNode, loop: Loop) -> bool:
         """``if not train: kept.append(loss.item())`` and ``if train: loss.backward()``"""
@@ -373,50 +340,6 @@ class HostSyncInLoop(Rule):
             for node in tree.walk(loop.node.body)
         )
 
-    def _is_dropped(self, wait: Wait, name: str) -> bool:
-        """Whether nothing looks at what a number is kept as: the line can go, whatever else each step does."""
-        # losses.append(loss.item())   and nothing more of `losses`
-        function = self.flow.function(wait.node)
-        if "." in name or (function is not None and name in function.globals):
-            return False
-        around = function.node if function is not None else self.source.module
-        kept = self._kept_under(around)
-        return all(n in kept for n in tree.named(around, name))
-
-    def _kept_under(self, around: cst.CSTNode) -> set[cst.CSTNode]:
-        """The nodes by which code binds a name, adds to it, or appends to it."""
-        kept: set[cst.CSTNode] = set()
-        for node in tree.walk(around):
-            if isinstance(node, cst.AssignTarget | cst.AugAssign):
-                kept.update(tree.walk(node.target))
-            elif isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
-                func = node.value.func
-                if isinstance(func, cst.Attribute) and func.attr.value == "append":
-                    kept.add(func.value)
-        return kept
-
-    def _goes_through_list(self, loop: Loop) -> bool:
-        """`for text, target in zip(texts, targets):` of lists that the function makes: perhaps a few turns."""
-        if loop.loader or not isinstance(loop.node, cst.For) or self.flow.function(loop.node) is None:
-            return False
-        todo, lists = [loop.node.iter], []
-        while todo:
-            over = todo.pop()
-            if isinstance(over, cst.Call) and called_name(over) in ("zip", "enumerate", "tqdm"):
-                todo += [arg.value for arg in over.args if arg.keyword is None]
-            else:
-                lists.append(self.flow.value(over).kind == LIST)
-        return bool(lists) and all(lists)
-
-    def _turns_once(self, loop: Loop) -> bool:
-        """`for _ in range(steps)` of steps that are 1 unless somebody says otherwise: there is one read either way."""
-        iterable = loop.node.iter if isinstance(loop.node, cst.For) else None
-        if not isinstance(iterable, cst.Call) or dotted(iterable.func) != "range" or len(iterable.args) != 1:
-            return False
-        name = dotted(iterable.args[0].value).removeprefix("self.")
-        defaults = [p.default for f in self.flow.scope.functions.values() for p in f.params if p.name.value == name]
-        return any(isinstance(default, cst.Integer) and default.value == "1" for default in defaults)
-
     def _test_before_use(self, loop: Loop, wait: Wait, name: str) -> cst.BaseExpression | None:
         """The test of the steps that look at what is kept: `if step % 100 == 0: print(sum(losses))`."""
         own = set(tree.walk(self.enclosing(wait.node, cst.BaseSmallStatement) or wait.node))
@@ -427,16 +350,6 @@ class HostSyncInLoop(Rule):
                     if isinstance(branch, cst.If) and inner is branch.body and not own & set(tree.walk(branch)):
                         return branch.test
         return None
-
-    def _waits_in_some_runs(self, loop: Loop, since: int, end: int) -> bool:
-        """Whether what is called waits with some settings: `if self.config.pooling == "last": x = x[end_mask]`."""
-        return any(
-            isinstance(node, cst.Call)
-            and since <= self.source.offsets(node)[0] <= end
-            and not any(isinstance(each, cst.If) for each in above(self.flow, node, loop.node))
-            and self.flow.waits_in(node, some_runs=True)
-            for node in tree.walk(loop.node.body)
-        )
 
     def _others_read_there(self, loop: Loop, waits: list[Wait]) -> bool:
         """Whether something else, of which too little is known to name it, is read by `item()`, or with nothing queued
@@ -456,15 +369,6 @@ class HostSyncInLoop(Rule):
             for node in tree.walk(loop.node.body)
         )
 
-    def _is_for_caller(self, wait: Wait) -> bool:
-        """`result.loss += loss.item()`, of a `result` that the function was handed: the caller may look each time."""
-        target = self.enclosing(wait.node, cst.AugAssign)
-        function = self.flow.function(wait.node)
-        if not isinstance(target, cst.AugAssign) or not isinstance(target.target, cst.Attribute) or function is None:
-            return False
-        name = dotted(target.target).partition(".")[0]
-        return name in function.param_names and name not in ("self", "cls")
-
     def _is_timed(self, wait: Wait) -> bool:
         """`total += loss.item(); forward_time += time.time() - start`: the clock is read once the device is done."""
         line = self.enclosing(wait.node, cst.SimpleStatementLine)
@@ -477,11 +381,6 @@ class HostSyncInLoop(Rule):
             for each in after
             for n in tree.walk(each)
         )
-
-    def _has_waiting_layers(self) -> bool:
-        """Whether models are made of layers that look for edges and neighbours, and wait for how many there are."""
-        # from torch_geometric.nn import GATConv
-        return any(name.partition(".")[0] in _SEARCHING for name in self.flow.scope.imports.values())
 
     def _all_kept(self, loop: Loop, waits: list[Wait], end: int) -> dict[cst.CSTNode, str]:
         """What each value is kept as until the offset; nothing where a step needs one of them before."""
@@ -675,8 +574,6 @@ _WAITING = frozenset(
 )
 #: What says how late it is.
 _CLOCKS = frozenset(f"time.{name}" for name in ("time", "perf_counter", "monotonic", "process_time", "time_ns"))
-#: Packages whose layers pick by masks in their `forward`.
-_SEARCHING = frozenset({"torch_geometric", "torch_cluster", "dgl", "spconv", "MinkowskiEngine"})
 #: Functions that look at what they are handed, or show it.
 _TELLING = re.compile(r"_?(check|assert|validate|log|print|report|record|track|add_scalars?)(_|$)")
 

@@ -70,14 +70,13 @@ class MissingZeroGrad(Rule):
     goes backward from the sum of what comes out, as a trial does; and one that is fed zeros or ones only, as one is
     that measures.
 
-    In the nursery: of 13 findings in repositories that nobody had tuned for, 7 were worth a change; the other 6 were in
-    two programs that share their code.
+    A strict reader held all of 8 findings in 28 repositories for right, and 7 for worth a change.
 
     ## References
     - [Zeroing out gradients in PyTorch](https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html)
     """
 
-    group = "nursery"
+    group = "memory"
     fixable = "sometimes"
 
     def check(self) -> None:

@@ -213,7 +213,7 @@ class Flow:
         """What a name of the top level holds in the end."""
         return self._module_env.get(name)
 
-    def waits_elsewhere(self, part: Function | Class, *, needed: bool, some_runs: bool) -> bool:
+    def waits_elsewhere(self, part: Function | Class, *, needed: bool) -> bool:
         """Whether each call of a function, or of a module, of another file waits for the device."""
         unit = part.home.unit if part.home is not None else None
         if unit is None or self.project is None:
@@ -223,20 +223,19 @@ class Flow:
             if again is None:
                 return False
             part = unit.counterpart(part, again)
-        return part.waits.get((needed, some_runs), False)
+        return part.waits.get(needed, False)
 
     def note_waits(self) -> None:
         """Find out what waits for the device while there is code to read: callers ask later."""
-        for needed, some_runs in ((True, False), (False, False), (False, True)):
+        for needed in (True, False):
             for cls in self.scope.classes.values():
-                waiting.module_waits(self, cls, needed=needed, some_runs=some_runs)
+                waiting.module_waits(self, cls, needed=needed)
             for function in self.scope.functions.values():
-                waiting.waits_each_time(self, function, needed=needed, some_runs=some_runs)
+                waiting.waits_each_time(self, function, needed=needed)
 
-    def waits_in(self, call: cst.Call, *, some_runs: bool = False) -> bool:
-        """Whether what a call runs waits for the device each time, as far as its code is seen; ``some_runs``: in
-        programs that choose so, too."""
-        return waiting.call_waits(self, call, some_runs=some_runs)
+    def waits_in(self, call: cst.Call) -> bool:
+        """Whether what a call runs waits for the device each time, as far as its code is seen."""
+        return waiting.call_waits(self, call)
 
     def drop_tree(self) -> None:
         """Forget the code, and what only those need who look at code: all that stays is what callers ask for."""

@@ -111,7 +111,7 @@ class Function:
         self.handed_parts: set[str] = set()  # those that some caller hands parts of what nobody knows to: state.mask
         self.loaders: dict[str, Value] = {}  # parameters that callers hand loaders of the file to
         self.handed_modules: dict[str, set[Class]] = {}  # parameters that callers hand modules of the project to
-        self.waits: dict[tuple[bool, bool], bool] = {}  # whether each call waits, once asked: by `needed`, `some_runs`
+        self.waits: dict[bool, bool] = {}  # whether each call waits, once asked: by `needed`
         self.summary: Summary | None = None  # once it has been followed
 
     @property
@@ -236,7 +236,7 @@ class Class:
         self.stores: dict[str, list[tuple[cst.CSTNode, Value, Function]]] = {}
         self.subclasses: list[Class] = []
         self.buffers_by_variable = False  # register_buffer(name, ...)
-        self.waits: dict[tuple[bool, bool], bool] = {}  # likewise, each call of such a module
+        self.waits: dict[bool, bool] = {}  # likewise, each call of such a module
         self.attrs_of_class: set[str] = set()  # bound in the class body
         self.tensor_fields = frozenset(_tensor_fields(node))  # annotated in the class body
         self.buffers: set[str] = set()  # registered as parameter or buffer

@@ -83,29 +83,20 @@ def runs_each_time(flow: Flow, function: Function, node: cst.CSTNode) -> bool:
     return True
 
 
-def is_under_test(flow: Flow, function: Function, node: cst.CSTNode, *, but_choices: bool = False) -> bool:
-    """Whether a test of a function decides on a node: any but those on types, devices and what was never set;
-    ``but_choices``: and those which of several ways a program goes."""
+def is_under_test(flow: Flow, function: Function, node: cst.CSTNode) -> bool:
+    """Whether a test of a function decides on a node: any but those on types, devices and what was never set."""
     parents = flow.source.parents
     child, current = node, parents[node]
     while child is not function.node:
         if isinstance(current, cst.ExceptHandler | cst.ExceptStarHandler | cst.MatchCase):
             return True
         if type(current) is cst.If or type(current) is cst.IfExp:
-            known = _asks_kind(current.test) or (but_choices and _chooses(current.test))
-            if child is not current.test and not known:
+            if child is not current.test and not _asks_kind(current.test):
                 return True
         elif type(current) is cst.BooleanOperation and child is current.right:
             return True
         child, current = current, parents[current]
     return False
-
-
-def _chooses(test: cst.BaseExpression) -> bool:
-    """``self.config.pooling == "last"``, one of several that are as likely: no switch that few programs turn on."""
-    return type(test) is cst.Comparison and any(
-        type(n) is cst.SimpleString for compared in test.comparisons for n in tree.walk(compared.comparator)
-    )
 
 
 def _asks_kind(test: cst.BaseExpression) -> bool:

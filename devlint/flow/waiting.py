@@ -36,9 +36,8 @@ _VALIDATING = frozenset({"cdf", "icdf", "log_prob"})
 _UNCHECKED = frozenset({"Distribution", "Independent", "TransformedDistribution"})
 
 
-def call_waits(flow: Flow, call: cst.Call, *, needed: bool = False, some_runs: bool = False) -> bool:
-    """Whether each call of what is called waits for the device; ``needed``: for more than constants; ``some_runs``: in
-    programs that choose so (``if self.pooling == "last": x = x[mask]``), too."""
+def call_waits(flow: Flow, call: cst.Call, *, needed: bool = False) -> bool:
+    """Whether each call of what is called waits for the device; ``needed``: for more than constants."""
     func, caller = call.func, flow.function(call)
     value = flow.value(func)
     if value.kind == MODULE:
@@ -46,11 +45,8 @@ def call_waits(flow: Flow, call: cst.Call, *, needed: bool = False, some_runs: b
         if isinstance(func, cst.Name) and caller is not None:
             modules |= caller.handed_modules.get(func.value, set())  # def train(model, ...): what callers hand in
         modules = modules or set(_built_under(flow, func, caller))
-        return any(module_waits(flow, cls, needed=needed, some_runs=some_runs) for cls in modules)
-    return any(
-        f is not None and waits_each_time(flow, f, needed=needed, some_runs=some_runs)
-        for f in _called(flow, call, caller)
-    )
+        return any(module_waits(flow, cls, needed=needed) for cls in modules)
+    return any(f is not None and waits_each_time(flow, f, needed=needed) for f in _called(flow, call, caller))
 
 
 def _built_under(flow: Flow, func: cst.BaseExpression, caller: Function | None) -> Iterator[Class]:
@@ -67,31 +63,29 @@ def _built_under(flow: Flow, func: cst.BaseExpression, caller: Function | None) 
                 yield built.ref
 
 
-def waits_each_time(flow: Flow, function: Function, *, needed: bool = False, some_runs: bool = False) -> bool:
+def waits_each_time(flow: Flow, function: Function, *, needed: bool = False) -> bool:
     """Whether each call of a function waits for the device, in itself or in what it calls."""
     if function.home is not flow:
-        return flow.waits_elsewhere(function, needed=needed, some_runs=some_runs)
-    asked = needed, some_runs
-    if asked not in function.waits:
-        function.waits[asked] = False  # while it is being read, should it call itself
-        function.waits[asked] = any(
-            waits(flow, node, needed=needed, some_runs=some_runs)
+        return flow.waits_elsewhere(function, needed=needed)
+    if needed not in function.waits:
+        function.waits[needed] = False  # while it is being read, should it call itself
+        function.waits[needed] = any(
+            waits(flow, node, needed=needed)
             and steps.runs_each_time(flow, function, node)
             # if self.log: print(x.max().item())
-            and not steps.is_under_test(flow, function, node, but_choices=some_runs)
+            and not steps.is_under_test(flow, function, node)
             for node in tree.walk(function.node.body)
             if isinstance(node, cst.BaseExpression)
         )
-    return function.waits[asked]
+    return function.waits[needed]
 
 
-def module_waits(flow: Flow, cls: Class, *, needed: bool = False, some_runs: bool = False) -> bool:
+def module_waits(flow: Flow, cls: Class, *, needed: bool = False) -> bool:
     """Whether each call of a module waits for the device: its `forward`, or that of a module which it is made of."""
     if cls.home is not flow:
-        return flow.waits_elsewhere(cls, needed=needed, some_runs=some_runs)
-    asked = needed, some_runs
-    if asked not in cls.waits:
-        cls.waits[asked] = False
+        return flow.waits_elsewhere(cls, needed=needed)
+    if needed not in cls.waits:
+        cls.waits[needed] = False
         forward = cls.find_method("forward")
         parts = (
             flow.value(call).ref
@@ -101,11 +95,11 @@ def module_waits(flow: Flow, cls: Class, *, needed: bool = False, some_runs: boo
             for call in tree.walk(method.node.body)
             if type(call) is cst.Call and flow.value(call).kind == MODULE
         )
-        in_forward = forward is not None and waits_each_time(flow, forward, needed=needed, some_runs=some_runs)
-        cls.waits[asked] = in_forward or any(
-            module_waits(flow, part, needed=needed, some_runs=some_runs) for part in parts if isinstance(part, Class)
+        in_forward = forward is not None and waits_each_time(flow, forward, needed=needed)
+        cls.waits[needed] = in_forward or any(
+            module_waits(flow, part, needed=needed) for part in parts if isinstance(part, Class)
         )
-    return cls.waits[asked]
+    return cls.waits[needed]
 
 
 def _called(flow: Flow, call: cst.Call, caller: Function | None) -> Iterator[Function | None]:
@@ -125,10 +119,10 @@ def _called(flow: Flow, call: cst.Call, caller: Function | None) -> Iterator[Fun
     yield unit.function if unit is not None else None
 
 
-def waits(flow: Flow, node: cst.BaseExpression, *, needed: bool = False, some_runs: bool = False) -> bool:
+def waits(flow: Flow, node: cst.BaseExpression, *, needed: bool = False) -> bool:
     """Whether the host waits at a node, or in what is called there."""
     at = needs_wait_at if needed else waits_at
-    return at(flow, node) or (type(node) is cst.Call and call_waits(flow, node, needed=needed, some_runs=some_runs))
+    return at(flow, node) or (type(node) is cst.Call and call_waits(flow, node, needed=needed))
 
 
 def waits_at(flow: Flow, node: cst.BaseExpression) -> bool:
