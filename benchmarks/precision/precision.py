@@ -6,8 +6,15 @@
 
 CHECKOUTS is a folder of git checkouts of public repositories. A sample holds up to 20 findings of every rule that is on
 by default, drawn at random, from one repository after the other so that none fills it. A reader opens the code at each
-and writes a verdict and a reason: ``true`` (who maintains that code would agree, and change it), ``arguable``
-(it is as the finding says, and one may leave it), or ``false``. What is written down holds no code.
+and writes a verdict and a reason: ``true`` (what the finding says holds there, the promise of its rule's group is kept
+once the device is an accelerator, and the advice is right), ``arguable`` (that rests on something that the project does
+not bear out, nothing is won by the advice, or there is a good technical reason to leave it), or ``false``; and whether
+it is ``worth`` it: whether who maintains that code would plausibly take the change. What is written down holds no code.
+
+The first forty-one samples asked one question for both: ``true`` was what a maintainer would agree with, and change;
+they have no column for what is worth it, and what stands in code that nobody runs, or costs little, is ``arguable`` in
+them. ``by-promise.csv`` is the first table that tells the two apart: findings of all rules but those of portability,
+those of the nursery and the tentative ones among them, in 37 repositories.
 
 ``first-sample.csv`` is a first sample, of seven repositories, the second and the third are later ones, of twenty-four,
 the fourth is of twenty-two others that nobody had looked at before, and the fifth of twenty-six more, drawn after what
@@ -46,7 +53,7 @@ from pathlib import Path
 
 import click
 
-COLUMNS = ("repository", "commit", "path", "line", "rule", "verdict", "reason")
+COLUMNS = ("repository", "commit", "path", "line", "rule", "verdict", "worth", "reason")
 VERDICTS = ("true", "arguable", "false")
 
 
@@ -135,7 +142,7 @@ def sample(folder: Path, seed: int, size: int, without: tuple[str, ...], select:
     table = csv.writer(sys.stdout, lineterminator="\n")
     table.writerow(COLUMNS)
     for rule, found in sorted(by_rule.items()):
-        table.writerows([*each.place, "", ""] for each in draw(found, size, random.Random(f"{seed} {rule}")))
+        table.writerows([*each.place, "", "", ""] for each in draw(found, size, random.Random(f"{seed} {rule}")))
 
 
 @main.command()
@@ -163,6 +170,7 @@ def summary(files: tuple[str, ...]) -> None:
     rules = discover()
     by_rule: dict[str, Counter[str]] = defaultdict(Counter)
     by_group: dict[str, Counter[str]] = defaultdict(Counter)
+    worth: dict[str, Counter[str]] = defaultdict(Counter)
     for file in files:
         for row in _rows(file):
             rule = rules.get(row["rule"])
@@ -170,12 +178,16 @@ def summary(files: tuple[str, ...]) -> None:
                 place = ":".join(row_place(row)[2:4])
                 raise click.ClickException(f"{file}: {place}: the verdict is one of {', '.join(VERDICTS)}")
             by_rule[row["rule"]][row["verdict"]] += 1
-            by_group[rule.group if rule else "no longer a rule"][row["verdict"]] += 1
+            group = rule.group if rule else "no longer a rule"
+            by_group[group][row["verdict"]] += 1
+            for name in (row["rule"], group):
+                worth[name][row.get("worth", "")] += 1
     for title, counts in (("rule", by_rule), ("group", by_group)):
-        click.echo(f"| {title} | read | true | arguable | false | share true |\n|---|---|---|---|---|---|")
+        click.echo(f"| {title} | read | true | arguable | false | share true | worth |\n|---|---|---|---|---|---|---|")
         for name, count in sorted(counts.items()):
             share = f"{100 * count['true'] / count.total():.0f} %"
-            click.echo(f"| {name} | {count.total()} | {' | '.join(str(count[v]) for v in VERDICTS)} | {share} |")
+            verdicts = " | ".join(str(count[v]) for v in VERDICTS)
+            click.echo(f"| {name} | {count.total()} | {verdicts} | {share} | {worth[name]['yes']} |")
         click.echo()
 
 
