@@ -94,8 +94,8 @@ class CreateThenMove(Rule):
     for random numbers, unless the function draws others with `device=`, or a loop draws them in a file that says
     nothing of a seed: elsewhere results depend on them.
 
-    What the copy costs depends on what waits beside it, which is not looked at: of 34 findings that a strict reader
-    judged in 37 repositories all were right, and 18 were worth a change to their maintainers.
+    What is copied is copied for nothing, whatever the host waits for beside it: of 34 findings in 37 repositories a
+    strict reader held none for wrong, 20 for a loss, and 14 for little, since a wait stands beside them.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
