@@ -124,6 +124,10 @@ class CudaInWorker(Rule):
                 continue
             functions = _runs_in_workers(cls)
             for move in self.flow.facts.moves.values():
+                # text.to(labels.device)   where another sample is, which is on the host in a worker
+                holder = dotted(move.target_node).rpartition(".")[0] if move.target_node is not None else ""
+                if holder not in ("", "self") or self._is_conditional(move.node):
+                    continue
                 if move.target.is_there and self.flow.function(move.node) in functions:
                     told = f"`{cls.name}` copies each sample to {destination(self, move)} by itself"
                     self.report(move.node, f"{told}, and workers that are forked cannot", tentative=True)

@@ -67,7 +67,7 @@ class GeneratorOnOtherDevice(Rule):
     loaders, samplers and `random_split` are given is reported only where the default device is sure to be the host:
     nothing in the file sets another, and tensors around are made with `device=`. A generator that is handed in is
     reported only where the function neither looks at its device nor says where it draws, and not where the file itself
-    has a use for the function and never gives it a generator. Held back as tentative: a generator that is handed in,
+    has a use for the function and never gives it a generator, or hands on none but those of the host. Held back as tentative: a generator that is handed in,
     one on a device for what is drawn on the default device, which other files may have set, and what is in code for
     Gaudi, whose devices draw with generators of the host.
 
@@ -175,6 +175,9 @@ class GeneratorOnOtherDevice(Rule):
             return
         if function.cls is None and self._only_called_here(function) and not self._is_handed(function, name):
             return  # step = ddim_step if ddim else ddpm_step; step(sample, t)
+        # sample(latent, generator=torch.Generator("cpu").manual_seed(0))
+        if self._gets_host_generators(name):
+            return
         calls = [other for other in self.source.nodes_of(cst.Call) if self.flow.function(other) is function]
         if any(self._draws_on_host(other, name) for other in calls):
             return  # torch.randn(shape, generator=generator, device="cpu")  says where the generator is
@@ -222,6 +225,17 @@ class GeneratorOnOtherDevice(Rule):
             if named or (self.code(call.func) == function.name and len(call.args) > position):
                 return True
         return False
+
+    def _gets_host_generators(self, name: str) -> bool:
+        """Whether all that the file hands on by that name, but to torch, are generators of the host."""
+        given = [
+            self.flow.value(arg.value)
+            for call in self.source.nodes_of(cst.Call)
+            if not self.flow.name_of(call).startswith("torch.")
+            for arg in call.args
+            if arg.keyword is not None and arg.keyword.value == name
+        ]
+        return bool(given) and all(value.kind == GENERATOR and value.place.is_host for value in given)
 
     def _draws_on_host(self, call: cst.Call, name: str) -> bool:
         given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}

@@ -94,8 +94,12 @@ class GlobalRankAsDevice(Rule):
         for node, rank in self._devices_numbered():
             function, name = self.flow.function(node), dotted(rank)
             if _SAYS_LOCAL.search(name):
-                wrong = misnamed.pop((self._owner(name, function), name), None)
-                if wrong is not None and not (function is not None and self._narrowed(function, name)):
+                key = self._owner(name, function), name
+                # device = torch.device("cuda", cfg.local_rank); ...; cfg.local_rank = dist.get_rank()   to be logged
+                if key not in misnamed or self._comes_after(misnamed[key], node):
+                    continue
+                wrong = misnamed.pop(key)
+                if not (function is not None and self._narrowed(function, name)):
                     self.report(
                         wrong,
                         f"`{name}` gets the rank among the processes of all nodes, and numbers a device of this one",
@@ -114,6 +118,11 @@ class GlobalRankAsDevice(Rule):
     def _owner(self, name: str, function: Function | None) -> Function | None:
         """The function whose name it is; ``args.local_rank`` and ``self.local_rank`` are those of the file."""
         return None if "." in name else function
+
+    def _comes_after(self, bound: cst.CSTNode, node: cst.CSTNode) -> bool:
+        """Whether the same function numbers the device before it binds the name."""
+        function = self.flow.function(node)
+        return self.flow.function(bound) is function is not None and self.source.comes_before(node, bound)
 
     def _misnamed(self) -> dict[tuple[Function | None, str], cst.BaseExpression]:
         """Names such as ``local_rank`` that get the global rank, by function."""

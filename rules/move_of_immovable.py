@@ -7,7 +7,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.names import dotted, last_word
-from devlint.flow.value import MODULE
+from devlint.flow.value import ARRAY, DATA, DICT, LIST, MODULE, TUPLE
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._errors import is_expected
@@ -19,6 +19,13 @@ _MOVES = frozenset({"to", "cuda", "npu", "xpu"})
 _PREPARES = re.compile(r"transformers\.(\w+\.)*\w*(Tokenizer|TokenizerFast|FeatureExtractor|ImageProcessor|Processor)")
 #: Packages whose values are no tensors, and modules.
 _NO_TENSORS = frozenset({"numpy", "pandas", "sklearn"})
+#: Functions of numpy that give an array of whatever they are given. Tried with numpy 2.4.
+_MAKES_ARRAYS = frozenset(
+    "array asarray asanyarray ascontiguousarray arange eye full fromfile fromiter frombuffer load loadtxt genfromtxt "
+    "ones zeros empty stack vstack hstack concatenate expand_dims".split()
+)
+#: Kinds of values for which numpy never asks a tensor's own method.
+_NO_TENSOR = frozenset({ARRAY, DATA, DICT, LIST, TUPLE})
 
 
 class MoveOfImmovable(Rule):
@@ -60,8 +67,8 @@ class MoveOfImmovable(Rule):
     No fix is offered: for an optimizer it is the module that has to be moved before, for a list each of its tensors.
 
     ## Limits
-    Silent where a name may hold something else (bound twice, or a parameter), under `hasattr` and `isinstance`, and
-    where the error is expected. A model counts as one of 8 bits where `load_in_8bit=` is `True`, or a setting of that
+    Silent where a name may hold something else (bound twice, or a parameter), under `hasattr` and `isinstance`,
+    where the error is expected, and for functions of numpy that give a tensor where they may be given one. A model counts as one of 8 bits where `load_in_8bit=` is `True`, or a setting of that
     name is handed on and nothing asks for it around the move. New: two faults that projects have mended since; in code
     that is kept well it has hardly been tried.
 
@@ -144,9 +151,15 @@ class MoveOfImmovable(Rule):
             return "no module"
         if name == "torch.utils.data.DataLoader":
             return "a loader"
-        if name.partition(".")[0] in _NO_TENSORS and "." in name:
+        if name.partition(".")[0] in _NO_TENSORS and "." in name and not self._may_give_tensor(name, made):
             return f"of `{name.partition('.')[0]}`"
         return self._of_module(made)
+
+    def _may_give_tensor(self, name: str, made: cst.Call) -> bool:
+        """``np.argmax(scores, axis=1)``: of a tensor, many of numpy's functions give one."""
+        if not name.startswith("numpy.") or name.removeprefix("numpy.") in _MAKES_ARRAYS:
+            return False
+        return any(self.flow.value(arg.value).kind not in _NO_TENSOR for arg in made.args if arg.keyword is None)
 
     def _of_module(self, made: cst.Call) -> str | None:
         """``net.parameters()``, ``net.state_dict()``"""
