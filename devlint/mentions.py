@@ -15,7 +15,7 @@ from devlint.options import is_given, is_unset
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset("called credits defines gives hosts imports redirects runs script unset uses".split())
+QUESTIONS = frozenset("called chooses credits defines gives gpus hosts imports redirects runs script unset uses".split())
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -42,6 +42,10 @@ _OF_HOST = re.compile(
 
 #: What compiles a model for a processor of its own: tensors that are made on the host are constants of that.
 _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
+
+#: What a trainer is told to run on, and what is the same on each machine.
+_ACCELERATOR = re.compile(rb"\baccelerator\s*=\s*([^\s,)]+)")
+_GPUS = frozenset({b'"gpu"', b"'gpu'", b'"cuda"', b"'cuda'"})
 
 #: What makes a distribution of a project.
 SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -93,7 +97,8 @@ class Mentions:
         by itself: a script, a test, or no code. ``script``: it is one, and does not set up the project. ``uses
         NAME``: it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines
         that. ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
-        elsewhere than on the host, or compiles them in. ``credits WORD``: its head says that it is by somebody of that
+        elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is there, and has a trainer run on GPUs;
+        ``chooses FOLDER``: or on whatever it is told. ``credits WORD``: its head says that it is by somebody of that
         name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
         distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or negative,
         as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
@@ -103,7 +108,7 @@ class Mentions:
         if len(files) > _MOST_FILES:
             return TOO_MANY
         what, _, folder = question.partition(" ")
-        if what == "redirects":
+        if what in ("redirects", "gpus", "chooses"):
             files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in ("", folder)]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
@@ -184,6 +189,9 @@ def says(raw: bytes, path: str, question: str) -> bool:
         if not (b"set_default_" in raw or b" torch.device(" in raw):
             return False
         return any(not _OF_HOST.match(match[1]) for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
+    if what in ("gpus", "chooses"):
+        asked = () if is_test_file(path) else _ACCELERATOR.finditer(raw)
+        return any((match[1] in _GPUS) is (what == "gpus") for match in asked)
     name = names[-1].encode()
     if what == "credits":
         return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))

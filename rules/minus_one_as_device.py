@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 
 import libcst as cst
@@ -55,17 +56,17 @@ class MinusOneAsDevice(Rule):
 
     ## Limits
     Silent where a test, exit, handler or decorator around it speaks of kinds of devices, where something compares the
-    number, in tests, and in code that is for CUDA by its name, or by what it sets up. A tensor on `mps` has the number
-    0, which is taken for the current accelerator. New: one finding in code that is kept well, which was true; of four
-    in other code none was worth a change, for three were settings with a `get_device` of their own, which are silent
-    now.
+    number, in tests, in code that is for CUDA by its name, or by what it sets up, and in a program of which a file says
+    `accelerator="gpu"` and none says anything else. On a GPU nothing is wrong. A tensor on `mps` has the number 0,
+    which is taken for the current accelerator. Strict readers held five of five findings for true in code that is kept
+    well.
 
     ## References
     - [torch.Tensor.get_device](https://pytorch.org/docs/stable/generated/torch.Tensor.get_device.html)
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
     """
 
-    group = "nursery"
+    group = "portability"
     fixable = "sometimes"
 
     def check(self) -> None:
@@ -73,7 +74,7 @@ class MinusOneAsDevice(Rule):
         if not has_number and not (has_options and "-1" in self.source.text):
             return
         around = Surroundings(self)
-        if around.is_test or around.is_set_up_for_cuda:
+        if around.is_test or around.is_set_up_for_cuda or self._is_for_gpus_alone():
             return
         for call in self.source.nodes_of(cst.Call):
             if has_number:
@@ -83,6 +84,15 @@ class MinusOneAsDevice(Rule):
                 self._named(formatted)
             for string in self.source.nodes_of(cst.SimpleString):
                 self._named(string)
+
+    def _is_for_gpus_alone(self) -> bool:
+        """``Trainer(accelerator="gpu")`` in a file of the same program, and no other choice in any."""
+        project = self.flow.project
+        if project is None:
+            return False
+        folder, below, _ = project.in_project().partition(os.sep)
+        folder = folder if below else ""
+        return project.some_file_says(f"gpus {folder}") is True and project.some_file_says(f"chooses {folder}") is False
 
     # numbers of tensors -------------------------------------------------------------------------
 
