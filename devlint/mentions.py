@@ -15,7 +15,7 @@ from devlint.options import is_given, is_unset
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset("called chooses credits defines gives gpus hosts imports redirects runs script unset uses".split())
+QUESTIONS = frozenset("called chooses credits defines gives gpus hosts imports offloads redirects runs script unset uses".split())
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -46,6 +46,14 @@ _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
 #: What a trainer is told to run on, and what is the same on each machine.
 _ACCELERATOR = re.compile(rb"\baccelerator\s*=\s*([^\s,)]+)")
 _GPUS = frozenset({b'"gpu"', b"'gpu'", b'"cuda"', b"'cuda'"})
+
+#: ``for key, param in state.items(): state[key] = param.cpu()``, a few lines apart.
+_OFFLOADS = re.compile(
+    rb"^(?P<indent>[ \t]*)for (?P<key>\w+), (?P<value>\w+) in (?P<state>\w+)\.items\(\):\r?\n"
+    rb"(?:(?P=indent)[ \t]+.*\n){0,4}?"
+    rb"(?P=indent)[ \t]+(?P=state)\[(?P=key)\] = (?P=value)(?:\.detach\(\))?\.cpu\(\)",
+    re.MULTILINE,
+)
 
 #: What makes a distribution of a project.
 SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
@@ -98,7 +106,8 @@ class Mentions:
         NAME``: it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines
         that. ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
         elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is there, and has a trainer run on GPUs;
-        ``chooses FOLDER``: or on whatever it is told. ``credits WORD``: its head says that it is by somebody of that
+        ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what it
+        saves. ``credits WORD``: its head says that it is by somebody of that
         name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
         distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or negative,
         as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
@@ -108,7 +117,7 @@ class Mentions:
         if len(files) > _MOST_FILES:
             return TOO_MANY
         what, _, folder = question.partition(" ")
-        if what in ("redirects", "gpus", "chooses"):
+        if what in ("redirects", "gpus", "chooses", "offloads"):
             files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in ("", folder)]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
@@ -192,6 +201,9 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if what in ("gpus", "chooses"):
         asked = () if is_test_file(path) else _ACCELERATOR.finditer(raw)
         return any((match[1] in _GPUS) is (what == "gpus") for match in asked)
+    if what == "offloads":
+        found = _OFFLOADS.finditer(raw) if b"torch.save(" in raw and not is_test_file(path) else ()
+        return any(not _is_decided(raw, match) for match in found)
     name = names[-1].encode()
     if what == "credits":
         return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))
@@ -286,6 +298,18 @@ def _in_comment(raw: bytes, match: re.Match[bytes]) -> bool:
     """Whether what was found stands behind a ``#``: a call that is commented out calls nothing."""
     start = raw.rfind(b"\n", 0, match.start()) + 1
     return b"#" in raw[start : match.start()]
+
+
+def _is_decided(raw: bytes, loop: re.Match[bytes]) -> bool:
+    """Whether a test in the same function decides on a loop."""
+    indent = len(loop["indent"])
+    for line in reversed(raw[: loop.start()].splitlines()):
+        before = len(line) - len(line.lstrip())
+        if line.strip() and before < indent:
+            word, indent = re.split(rb"\W", line.lstrip(), maxsplit=1)[0], before
+            if word in (b"if", b"elif", b"else", b"def"):
+                return word != b"def"
+    return False
 
 
 @lru_cache(maxsize=64)

@@ -45,8 +45,16 @@ def loaded_as(rule: Rule, call: cst.Call, *, to_hand_on: bool) -> str | None:
 
 
 def is_known_by_parts(rule: Rule, call: cst.Call) -> bool:
-    """Whether nothing but the parts that are taken of it shows what is loaded to be a checkpoint."""
+    """Whether nothing but the parts that are taken of it shows what is loaded to be a checkpoint, and not surely.
+
+    ``def restore(path): held = torch.load(path); if "state_dict" in held: held = held["state_dict"]``: surely.
+    """
     function = rule.flow.function(call)
+    file = dotted(call.args[0].value)
+    if function is not None and file in function.param_names and file not in function.assigned:
+        names = [name for name in assigned(rule, call) if name.isidentifier()]
+        if any(_STATE.search(key) for key in _parts(rule, call, names, function)):
+            return False
     return used_as(rule, call, function) is None and _named(rule, call, function, to_hand_on=False) is None
 
 
@@ -101,6 +109,15 @@ def _named(rule: Rule, call: cst.Call, function: Function | None, to_hand_on: bo
 def _parted(rule: Rule, call: cst.Call, function: Function | None) -> str | None:
     """What is loaded by the parts that are taken of it: ``m = torch.load(f); m["model"], m["generator"]``."""
     names = [name for name in assigned(rule, call) if name.isidentifier()]
+    keys = _parts(rule, call, names, function)
+    # results["model"] may be what the model is called; several parts of training are not
+    if any(_STATE.search(key) for key in keys) or len(keys & _PARTS) > 1:
+        return f"checkpoint `{short(names[0])}`" if names else "the checkpoint"
+    return None
+
+
+def _parts(rule: Rule, call: cst.Call, names: list[str], function: Function | None) -> set[str]:
+    """The keys by which parts of what is loaded are taken."""
     keys = set()
     for part in rule.source.nodes_of(cst.Subscript):
         of_name = isinstance(part.value, cst.Name) and part.value.value in names
@@ -108,10 +125,7 @@ def _parted(rule: Rule, call: cst.Call, function: Function | None) -> str | None
             index = part.slice[0].slice
             if isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString):
                 keys.add(str(index.value.evaluated_value))
-    # results["model"] may be what the model is called; several parts of training are not
-    if any(_STATE.search(key) for key in keys) or len(keys & _PARTS) > 1:
-        return f"checkpoint `{short(names[0])}`" if names else "the checkpoint"
-    return None
+    return keys
 
 
 def _consumer(rule: Rule, node: cst.CSTNode) -> str | None:

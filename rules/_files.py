@@ -46,6 +46,11 @@ def made(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression:
 
 def _is_published(rule: Rule, file: cst.BaseExpression) -> bool:
     code = rule.code(file)
+    # def load(weights): weights = cached_path(weights)   downloads an address, and takes a path as it is
+    if isinstance(file, cst.Call) and dotted(file.func).rpartition(".")[2] == "cached_path" and file.args:
+        function = rule.flow.function(file)
+        if function is not None and dotted(file.args[0].value) in function.param_names:
+            return False
     if isinstance(file, cst.BinaryOperation):
         code += rule.code(made(rule, file.left))  # folder = download_path() / "step"; torch.load(folder / "net.pt")
     if _DOWNLOADED.search(code):

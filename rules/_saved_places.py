@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 
@@ -38,6 +39,17 @@ def is_of_host(rule: Rule, call: cst.Call, function: Function | None) -> bool:
     # torch.save(vectors, f)  is not what  net.load_state_dict(torch.load(f))  reads
     kinds = (TENSOR, THING) if _is_one_tensor(rule, call, function) else (THING,)
     return bool(saved) and all(_state_of_host(rule, node, kinds) for node in saved)
+
+
+def is_of_host_elsewhere(rule: Rule) -> bool:
+    """Whether another file of the program, or of a package of the project that this one uses, moves each tensor to the
+    host and saves it: ``for key, param in state.items(): state[key] = param.cpu()``."""
+    project = rule.flow.project
+    if project is None or rule.flow.calls("torch.save"):
+        return False
+    folder, below, _ = project.in_project().partition(os.sep)
+    folders = {folder if below else "", *rule.flow.scope.packages}
+    return any(project.some_file_says(f"offloads {each}") is True for each in sorted(folders))
 
 
 def moved_and_saved(rule: Rule, call: cst.Call, function: Function | None) -> Move | None:

@@ -11,7 +11,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned, has_location, is_known_by_parts, loaded_as, used_as
-from devlint.rules._downloads import has_address, is_of_torch
+from devlint.rules._downloads import has_address, is_fetched_from_torch, is_of_torch
 from devlint.rules._files import is_file_of_this_run, is_published_file
 from devlint.rules._half_told import half_told
 from devlint.rules._load_evidence import (
@@ -27,6 +27,7 @@ from devlint.rules._saved_places import (
     is_asked_for,
     is_forgotten_for_host,
     is_of_host,
+    is_of_host_elsewhere,
     loads,
     moved,
     moved_and_saved,
@@ -176,12 +177,16 @@ class LoadWithoutMapLocation(Rule):
             found.setdefault((key, is_published_file(self, call)), []).append(load)
         for (_, is_published), together in found.items():
             shown = any(each.why is not None or not is_known_by_parts(self, each.call) for each in together)
-            self._report(together, tentative=not shown or is_published)
+            self._report(together, tentative=not shown or is_published or self._is_of_mmengine())
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
         self._published([call for call in downloads if not self._downloaded(call)])
         for name, on_host in _HELPERS.items():
             for call in self.flow.calls(name):
                 self._helped(call, on_host)
+
+    def _is_of_mmengine(self) -> bool:
+        """Whether the project uses mmengine, whose runner moves to the host all that it saves."""
+        return self.flow.project is not None and self.flow.project.some_file_says("imports mmengine") is True
 
     def _left_open(self, call: cst.Call, function: Function | None) -> None:
         """``def restore(path, device=None): ... torch.load(path, map_location=device)``: ``None`` says nothing."""
@@ -318,7 +323,11 @@ class LoadWithoutMapLocation(Rule):
         """Whether it is right as it is, whatever is loaded."""
         if is_of_same_run(self, call) or has_another_way(self, call) or is_file_of_this_run(self, call):
             return True
-        return is_of_host(self, call, function) or needs_cuda(self, call, function)
+        if is_fetched_from_torch(self, call):
+            return True  # what torchvision publishes was saved from the host
+        if is_of_host(self, call, function) or needs_cuda(self, call, function):
+            return True
+        return is_of_host_elsewhere(self)
 
     def _why(self, call: cst.Call, taken: cst.Param | None) -> Note | None:
         """What shows that it matters where to: a `map_location` always, a device where it may be the host."""
