@@ -40,7 +40,7 @@ _MAIN_PROCESS = re.compile(
 )
 _HOST_READERS = frozenset({"safetensors.torch.load_file", "safetensors.safe_open"})
 #: Packages whose kernels run on CUDA, and calls that switch such kernels on.
-_OF_CUDA = frozenset("awq auto_gptq bitsandbytes flash_attn tensorrt torch2trt torch_tensorrt".split())
+_OF_CUDA = frozenset("awq auto_gptq bitsandbytes flash_attn tensorrt tensorrt_llm torch2trt torch_tensorrt".split())
 _SWITCH = re.compile(r"xformers|(^|\.)enable_flash")
 
 

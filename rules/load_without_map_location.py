@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -48,6 +49,8 @@ _HELPERS = {
 _OF_TRAINING = frozenset(
     {"model", "model_state_dict", "model_state", "state_dict", "net", "ema_state_dict", "model_ema"}
 )
+#: What a script that makes one file of another is called.
+_CONVERTS = re.compile(r"(^|_)convert")
 
 
 @dataclass
@@ -176,13 +179,20 @@ class LoadWithoutMapLocation(Rule):
             # who reads what others have published may know where that was saved from
             found.setdefault((key, is_published_file(self, call)), []).append(load)
         for (_, is_published), together in found.items():
-            shown = any(each.why is not None or not is_known_by_parts(self, each.call) for each in together)
+            shown = any(each.why is not None or self._speaks_for_itself(each.call) for each in together)
             self._report(together, tentative=not shown or is_published or self._is_of_mmengine())
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
         self._published([call for call in downloads if not self._downloaded(call)])
         for name, on_host in _HELPERS.items():
             for call in self.flow.calls(name):
                 self._helped(call, on_host)
+
+    def _speaks_for_itself(self, call: cst.Call) -> bool:
+        """Whether a load is worth a look though nothing else says that it matters."""
+        # convert_vae_to_diffusers.py   reads what somebody has published, once
+        # weights = torch.load(f); tensorrt.Builder(...)   in a file for CUDA alone
+        name = os.path.basename(self.source.path)
+        return not (_CONVERTS.search(name) or is_known_by_parts(self, call) or is_for_cuda_alone(self, call))
 
     def _is_of_mmengine(self) -> bool:
         """Whether the project uses mmengine, whose runner moves to the host all that it saves."""
