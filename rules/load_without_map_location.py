@@ -9,6 +9,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Note, Span
 from devlint.flow.hypothesis import names_device
+from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned, has_location, is_known_by_parts, loaded_as, used_as
@@ -48,6 +49,10 @@ _HELPERS = {
 #: Parts of a checkpoint that holds more than the weights.
 _OF_TRAINING = frozenset(
     {"model", "model_state_dict", "model_state", "state_dict", "net", "ema_state_dict", "model_ema"}
+)
+#: What networks are called whose weights torchvision publishes.
+_OF_TORCHVISION = re.compile(
+    r"resnet|resnext|vgg|mobilenet|densenet|alexnet|shufflenet|squeezenet|googlenet|mnasnet|inception", re.IGNORECASE
 )
 #: What a script that makes one file of another is called.
 _CONVERTS = re.compile(r"(^|_)convert")
@@ -192,7 +197,27 @@ class LoadWithoutMapLocation(Rule):
         # convert_vae_to_diffusers.py   reads what somebody has published, once
         # weights = torch.load(f); tensorrt.Builder(...)   in a file for CUDA alone
         name = os.path.basename(self.source.path)
-        return not (_CONVERTS.search(name) or is_known_by_parts(self, call) or is_for_cuda_alone(self, call))
+        # def resnet50_fpn(path=""): net = ResNet(...); net.load_state_dict(torch.load(path))   mostly torchvision's file
+        return not (
+            _CONVERTS.search(name)
+            or is_known_by_parts(self, call)
+            or is_for_cuda_alone(self, call)
+            or self._is_for_net_of_torchvision(call)
+        )
+
+    def _is_for_net_of_torchvision(self, call: cst.Call) -> bool:
+        """Whether what is loaded into, or the function or class around, is called as a network of torchvision is."""
+        function = self.flow.function(call)
+        names = [function.name, function.cls.name if function.cls is not None else ""] if function is not None else []
+        loaded_into = receivers(self, call, function)
+        names += [
+            dotted(assign.value.func)
+            for assign in self.source.nodes_of(cst.Assign)
+            if isinstance(assign.value, cst.Call)
+            and self.flow.function(assign) is function
+            and any(self.code(target.target) in loaded_into for target in assign.targets)
+        ]
+        return any(_OF_TORCHVISION.search(name) for name in names)
 
     def _is_of_mmengine(self) -> bool:
         """Whether the project uses mmengine, whose runner moves to the host all that it saves."""
