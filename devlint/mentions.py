@@ -15,7 +15,9 @@ from devlint.options import is_given, is_unset
 from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
-QUESTIONS = frozenset("called chooses credits defines gives gpus hosts imports offloads redirects runs script unset uses".split())
+QUESTIONS = frozenset(
+    "called chooses credits defines gives gpus hosts imports offloads redirects runs script unset uses".split()
+)
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
 #: The answer where the files are too many to know.
@@ -102,16 +104,15 @@ class Mentions:
 
         ``imports MODULE NAME``: it imports the file of that dotted name, or one that is called like its last part, and
         names what that defines, or takes over all its names; without a name, it imports the file. ``runs``: it is run
-        by itself: a script, a test, or no code. ``script``: it is one, and does not set up the project. ``uses
-        NAME``: it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines
-        that. ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
+        by itself: a script, a test, or no code. ``script``: it is one, and does not set up the project. ``uses NAME``:
+        it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
+        ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
         elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is there, and has a trainer run on GPUs;
-        ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what it
-        saves. ``credits WORD``: its head says that it is by somebody of that
-        name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it sets up a
-        distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or negative,
-        as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
-        :data:`TOO_MANY` where that is so.
+        ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what
+        it saves. ``credits WORD``: its head says that it is by somebody of that name. ``hosts NAME``: it is no test and
+        calls that with the host for a device. ``called NAME``: it sets up a distribution of that name. ``unset NAME``:
+        it has a setting of that name which is off: none, zero or negative, as an option's default or in so many words.
+        ``gives NAME``: it gives such a setting a number. :data:`TOO_MANY` where that is so.
         """
         files = self.files
         if len(files) > _MOST_FILES:

@@ -67,9 +67,9 @@ class GeneratorOnOtherDevice(Rule):
     loaders, samplers and `random_split` are given is reported only where the default device is sure to be the host:
     nothing in the file sets another, and tensors around are made with `device=`. A generator that is handed in is
     reported only where the function neither looks at its device nor says where it draws, and not where the file itself
-    has a use for the function and never gives it a generator, or hands on none but those of the host. Held back as tentative: a generator that is handed in,
-    one on a device for what is drawn on the default device, which other files may have set, and what is in code for
-    Gaudi, whose devices draw with generators of the host.
+    has a use for the function and never gives it a generator, or hands on none but those of the host. Held back as
+    tentative: a generator that is handed in, one on a device for what is drawn on the default device, which other files
+    may have set, and what is in code for Gaudi, whose devices draw with generators of the host.
 
     In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change, and 8 were wrong;
     what these showed is mended, and it has hardly spoken since.

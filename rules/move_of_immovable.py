@@ -68,9 +68,10 @@ class MoveOfImmovable(Rule):
 
     ## Limits
     Silent where a name may hold something else (bound twice, or a parameter), under `hasattr` and `isinstance`,
-    where the error is expected, and for functions of numpy that give a tensor where they may be given one. A model counts as one of 8 bits where `load_in_8bit=` is `True`, or a setting of that
-    name is handed on and nothing asks for it around the move. New: two faults that projects have mended since; in code
-    that is kept well it has hardly been tried.
+    where the error is expected, and for functions of numpy that give a tensor where they may be given one. A model
+    counts as one of 8 bits where `load_in_8bit=` is `True`, or a setting of that name is handed on and nothing asks for
+    it around the move. New: two faults that projects have mended since; in code that is kept well it has hardly been
+    tried.
 
     ## References
     - [transformers: bitsandbytes](https://huggingface.co/docs/transformers/quantization/bitsandbytes)
