@@ -15,6 +15,7 @@ from devlint.rules._afterwards import ends_on, goes_to_host, is_left_alone, late
 from devlint.rules._lost_choices import dropped_choices
 from devlint.rules._moves import short
 from devlint.rules._told_device import DEVICE_NAMES, Told, Use
+from devlint.rules._training import is_inside
 
 #: What holds settings, and is no tensor that has a device of its own.
 _SETTINGS = re.compile(r"^(self|args|opts?|options|cfg|conf|config|flags|hparams|settings|accelerator|fabric|trainer)$")
@@ -73,15 +74,17 @@ class IgnoredDeviceArgument(Rule):
     ## Limits
     In the nursery: of 34 findings in repositories that nobody had tuned for, 6 were worth a change. Mostly the two
     devices were the same one in every run, for reasons that stand in other files. Silent in tests, which put things
-    apart on purpose; in constructors, where the device is usually being stored; under a test that asks for the device,
-    or for what the device was chosen by; where the function moves `self` first, or uses its `device` for what it
-    returns only; where what is moved is moved again at once, read by nothing else, brought back, or only gone through.
-    A constant is reported as the one that was forgotten: silent where the file sets the current device, or names CUDA
-    in another function, too. Tensors that are filled from the host are meant to be there. Of the functions called,
-    those of the project are seen that give tensors, and none that is handed a tensor or a module and has `None` for a
-    default; what they give must be given back or meet what is there. Of `or`, silent where parentheses say how it is
-    meant, and where the test asks for more than what the machine has. Of an index, only what goes to calls together
-    with the device counts, and nothing else may be done with it.
+    apart on purpose; in constructors, where the device is usually being stored, and in those of modules, which are
+    moved as a whole; under a test that asks for the device, or for what the device was chosen by; where the function
+    moves `self` first, or uses its `device` for what it returns only; where what is moved is moved again at once, read
+    by nothing else, brought back, or only gone through; for `self._execution_device`, and for the `self.device` of a
+    pipeline of diffusers that several methods go by. A constant is reported as the one that was forgotten: silent where
+    the file sets the current device, or names CUDA in another function, too, where as much goes to CUDA as elsewhere,
+    and where the other device is one of CUDA. Tensors that are filled from the host are meant to be there. Of the
+    functions called, those of the project are seen that give tensors, and none that is handed a tensor or a module and
+    has `None` for a default; what they give must be given back or meet what is there. Of `or`, silent where parentheses
+    say how it is meant, and where the test asks for more than what the machine has. Of an index, only what goes to
+    calls together with the device counts, and nothing else may be done with it.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -94,7 +97,7 @@ class IgnoredDeviceArgument(Rule):
         if self.in_tests:
             return  # def test_to_cuda(x, device): assert x.cuda().device.type == "cuda"
         self._dropped()
-        uses = devices.uses_by_function(self)
+        uses = self._uses = devices.uses_by_function(self)
         for function, found in uses.items():
             told = devices.told(self, function)
             constants = [use for use in found if devices.constant(self, use) is not None]
@@ -199,6 +202,9 @@ class IgnoredDeviceArgument(Rule):
         head, _, attr = path.partition(".")
         if head != "self" or "." in attr or not names_device(attr) or function.takes_self is False:
             return False
+        # def encode(self, text, device): ids = ids.to(self._execution_device)   is where the pipeline runs
+        if attr == "_execution_device" or self._is_of_pipeline(function, path):
+            return False
         # def __init__(self, device): super().__init__(device); self.mean = mean.to(self.device)
         if function.role == CONSTRUCTOR:
             return False
@@ -213,6 +219,19 @@ class IgnoredDeviceArgument(Rule):
         # device = self._execution_device; mask = mask.to(self.device): two of its devices
         sources = {dotted(node.value) for node in told.bindings}
         return len(sources) == 1 and all(s.startswith("self.") and s != path and names_device(s[5:]) for s in sources)
+
+    def _is_of_pipeline(self, function: Function, path: str) -> bool:
+        """Whether a pipeline, of which diffusers says where it runs and where its parts are, goes by the latter in
+        another method, too: what tells the two apart ends there in any case."""
+        cls = function.cls
+        if cls is None or "_execution_device" not in self.source.text or self.flow.stores(cls, path[5:]):
+            return False
+        return any(
+            use.path == path
+            for other, found in self._uses.items()
+            if other is not function and other.cls is cls
+            for use in found
+        )
 
     def _constant_is_wrong(self, told: Told, found: list[Use], use: Use) -> bool:
         if devices.is_current(self, use):
@@ -262,6 +281,10 @@ class IgnoredDeviceArgument(Rule):
         if not named or len({use.path for use in named}) > 1:
             return
         path = named[0].path
+        # unet.to(accelerator.device); seg = seg.cuda(); ids = ids.cuda(); noise = noise.to("cuda")   is for CUDA
+        if len(constants) >= len(named) > 1 or self._is_of_cuda(function, path):
+            return
+        constants = [use for use in constants if not self._comes_late(use, constants)]
         head = path.partition(".")[0]
         for use in constants:
             if devices.asked(self, use.call, function) or is_left_alone(self, use.call):
@@ -290,6 +313,31 @@ class IgnoredDeviceArgument(Rule):
         """``args.device``, ``self.device``, ``flair.device``: of no tensor."""
         head = path.partition(".")[0]
         return _SETTINGS.match(head) is not None or head in self.flow.scope.imports
+
+    def _is_of_cuda(self, function: Function, path: str) -> bool:
+        """``self.device = torch.device("cuda", rank)``: of the class, all that binds it."""
+        stored = self.flow.stores(function.cls, path[5:]) if function.cls is not None and path[:5] == "self." else []
+        made = [statement.value for statement, _ in stored if isinstance(statement, cst.Assign)]
+        return bool(stored) and len(made) == len(stored) and all(self._names_cuda(value) for value in made)
+
+    def _names_cuda(self, value: cst.BaseExpression) -> bool:
+        kind = value.args[0].value if isinstance(value, cst.Call) and value.args else None
+        text = self.flow.value(kind).text if kind is not None else None
+        return (
+            isinstance(value, cst.Call)
+            and self.flow.name_of(value) == "torch.device"
+            and text is not None
+            and text.startswith("cuda")
+        )
+
+    def _comes_late(self, use: Use, constants: list[Use]) -> bool:
+        """Whether the function names an accelerator before in any case: elsewhere no run gets as far."""
+        return any(
+            self.source.comes_before(other.call, use.call)
+            and (block := self.enclosing(other.call, cst.IndentedBlock)) is not None
+            and is_inside(self.flow, use.call, block)
+            for other in constants
+        )
 
     def _is_bound_after(self, function: Function, name: str, call: cst.Call) -> bool:
         """``x = x.cuda(); y = net(x); z = torch.zeros(3, device=y.device)``: it follows from the constant."""
@@ -343,6 +391,9 @@ class IgnoredDeviceArgument(Rule):
         param = next((p for p in function.params if p.name.value in DEVICE_NAMES), None)
         if param is None or (function.cls is not None and function.name != "__init__"):
             return  # def reset(self, device): ...   other classes may need what this one does not
+        # class Positions(nn.Module): def __init__(self, n, device=None): ...   is moved as a whole
+        if function.cls is not None and function.cls.is_module:
+            return
         name = param.name.value
         parts = list(tree.walk(function.node.body))
         if any(isinstance(part, cst.Name) and part.value in (name, "locals") for part in parts):
