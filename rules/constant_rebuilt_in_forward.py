@@ -8,10 +8,10 @@ from devlint import tree
 from devlint.flow import steps
 from devlint.flow.facts import Move
 from devlint.flow.loops import working_loop
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Function
-from devlint.flow.steps import is_under_test, runs_each_time
+from devlint.flow.steps import STEPS, is_under_test, runs_each_time
 from devlint.flow.waiting import is_constant, waits
 from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, short
@@ -40,6 +40,7 @@ class ConstantRebuiltInForward(Rule):
 
     class Normalize(nn.Module):
         def forward(self, x: torch.Tensor):
+            x = x / 255
             mean = torch.tensor([0.485, 0.456, 0.406], device=x.device)
             return x - mean[:, None, None]
     ```
@@ -56,6 +57,7 @@ class ConstantRebuiltInForward(Rule):
             self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]), persistent=False)
 
         def forward(self, x: torch.Tensor):
+            x = x / 255
             return x - self.mean[:, None, None]
     ```
 
@@ -69,7 +71,8 @@ class ConstantRebuiltInForward(Rule):
 
     ## Limits
     In the nursery: of 17 findings in repositories that nobody had tuned for, 6 were worth a change. In seven of the
-    others the copy is real, and the host waits in any case. Silent for tables in functions outside of classes, which
+    others the copy is real, and the host waits in any case. Tentative where `forward` begins with a constant, since the
+    batch may just have been waited for, and in tests. Silent for tables in functions outside of classes, which
     have no place to keep them; where the module keeps the copy (`self.mean = self.mean.to(x.device)`), in functions
     that are cached, where the numbers are not the same in each call, where a method sets `self.device`, and for
     `torch.zeros`, `torch.arange` and their kin, which copy nothing. Silent where a test decides whether the constant is
@@ -127,7 +130,25 @@ class ConstantRebuiltInForward(Rule):
         if self._set_later(place, function) or self._waits_anyway(node, function):
             return []
         said = f"{said} {where(place)} by each call of `{function.name}`"
-        return [Told(node, said, also=said)]
+        is_built = self.flow.move(node) is None
+        tentative = self.in_tests or (is_built and self._comes_first(node, function))
+        return [Told(node, said, also=said, tentative=tentative)]
+
+    def _comes_first(self, node: cst.Call, function: Function) -> bool:
+        """Whether a step begins with it: where the batch has just been copied, nothing is queued to wait for."""
+        # def forward(self, batch): total = torch.tensor(0.0, device=self.device); ...
+        return function.name in STEPS and not any(
+            self._queues(n) and self.source.comes_before(n, node) for n in tree.walk(function.node.body)
+        )
+
+    def _queues(self, node: cst.CSTNode) -> bool:
+        """Whether the device is given something to do, as far as that can be seen: an operation, a call."""
+        if isinstance(node, cst.Call):
+            return called_name(node) not in _ASKING
+        if not isinstance(node, cst.BinaryOperation | cst.Comparison | cst.AugAssign):
+            return False
+        value = self.flow.value(node.target if isinstance(node, cst.AugAssign) else node)
+        return value.is_tensor and not value.place.is_host
 
     def _set_later(self, place: Place, function: Function) -> bool:
         """Whether a method sets `self.device` to what it is handed: a sampler may be on the host, its model not."""
@@ -186,11 +207,14 @@ class ConstantRebuiltInForward(Rule):
             if isinstance(n, cst.BaseExpression)
         )
 
-    def _callers_wait(self, function: Function) -> bool:
-        """Whether the file calls the function, and whatever calls it waits each time."""
+    def _callers_wait(self, function: Function, seen: frozenset[Function] = frozenset()) -> bool:
+        """Whether the file calls the function, and whatever calls it, or calls that, waits each time."""
         # def forward(self, x): return x[self.weigh(x) > 0].tolist()   and the constant is that of `self.weigh`
         callers = [self.flow.function(call) for call in calls_of(self.flow, function)]
-        return bool(callers) and all(f in self._steps and f is not function and self._waits(f) for f in callers)
+        seen |= {function}
+        return bool(callers) and all(
+            f in self._steps and f not in seen and (self._waits(f) or self._callers_wait(f, seen)) for f in callers
+        )
 
     def _is_double(self, move: Move) -> bool:
         made = move.value.origin
@@ -217,6 +241,13 @@ class ConstantRebuiltInForward(Rule):
                 if method.name == "_apply" or (name in method.stores and method.role != CONSTRUCTOR):
                     return False
         return True
+
+
+#: Calls that give the device nothing to do, or nothing that takes time.
+_ASKING = frozenset(
+    "size dim numel len isinstance getattr hasattr int float next parameters buffers type range zeros ones full empty "
+    "arange tensor as_tensor to cuda".split()
+)
 
 
 def _names(code: cst.CSTNode, name: str) -> bool:

@@ -14,7 +14,8 @@ from devlint.flow.scope import CONSTRUCTOR, DEVICE_SIDE, Function
 if TYPE_CHECKING:
     from devlint.flow import Flow
 
-_STEPS = ("forward", "training_step")
+#: Methods of a module that run once a step.
+STEPS = ("forward", "training_step")
 
 
 def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
@@ -25,7 +26,7 @@ def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
     todo = [
         f
         for f in flow.scope.functions.values()
-        if f.name in _STEPS and f.cls is not None and f.cls.is_module and not f.is_static
+        if f.name in STEPS and f.cls is not None and f.cls.is_module and not f.is_static
     ]
     seen = set(todo)
     while todo:

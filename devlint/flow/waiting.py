@@ -333,8 +333,10 @@ def _copies_data(flow: Flow, node: cst.Call) -> bool:
     if flow.name_of(node) in ("torch.tensor", "torch.as_tensor"):
         place = flow.value(node).place
         return place.is_there or place.kind == "param"
-    is_method = isinstance(node.func, cst.Attribute) and node.func.attr.value == "new_tensor"
-    return is_method and _is_there(flow, node)
+    if not isinstance(node.func, cst.Attribute) or node.func.attr.value != "new_tensor":
+        return False
+    # def weigh(x, rows): return x.new_tensor(list(rows))   of an `x` that nothing says more of
+    return _may_be_there(flow, node.func.value)
 
 
 def is_constant(node: cst.BaseExpression) -> bool:
