@@ -6,8 +6,8 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.invariance import MAKING, bindings, same_every_time, target_stays
-from devlint.flow.loops import Loop, runs_sometimes, working_loop
+from devlint.flow.invariance import MAKING, bindings, same_every_time, shown, target_stays
+from devlint.flow.loops import Loop, holder, runs_sometimes, working_loop
 from devlint.flow.names import dotted, only_target
 from devlint.flow.place import Place
 from devlint.flow.value import ARRAY, LIST, MODULE, TENSOR, TUPLE
@@ -77,8 +77,8 @@ class InvariantMoveInLoop(Rule):
 
     Tentative, and kept back unless that is selected: what is moved once for many steps, in a loop that works in the
     loops inside it only; and a tensor that is one number, or a few in a loop that goes through no loader, that stands
-    under an option that is off, or in a loop of few turns (`range(10)`), one that goes through models, and one that
-    waits for the device each time in any case.
+    under an option that is off, in tests, or in a loop of few turns (`range(10)`), one that waits for the device each
+    time in any case, and one that goes through models, but for what a module keeps on the host.
 
     In the nursery: of 7 findings in repositories that nobody had tuned for, one was worth a change. The move is
     needless in each; what it costs is mostly little beside what the turn does.
@@ -130,6 +130,8 @@ class InvariantMoveInLoop(Rule):
         name = _single_name(above)
         if name is not None and (name in loop.writes or self._is_deleted(name, loop)):
             return  # delta = start.to(d); delta += y
+        if self._is_written(above, loop):
+            return  # lights.place = torch.tensor([0.0, 2.0], device=d)[None]; lights.place[:, 1] = -2.0
         rebound = name is not None and bindings(loop, name) > 1
         if rebound and source is node:
             return  # loss = torch.tensor(0.0, device=d); loss = loss + y   a sum that starts anew
@@ -148,13 +150,27 @@ class InvariantMoveInLoop(Rule):
         )
         self._found.append(told)
 
+    def _is_written(self, above: cst.CSTNode, loop: Loop) -> bool:
+        """Whether the loop writes into the copy by the name of an attribute, or by a second name for its memory."""
+        target = only_target(above)
+        paths = {dotted(target)} if target is not None else set()
+        for node in tree.walk(loop.node.body):
+            if isinstance(node, cst.Assign) and paths & set(shown(self.flow, node.value)):
+                paths |= {dotted(each.target) for each in node.targets}
+            written = _written(node)
+            if written is not None and holder(written) and holder(written) in paths:
+                return True
+        return False
+
     def _is_worth_it(self, node: cst.Call, source: cst.BaseExpression, loop: Loop) -> bool:
         """Whether many turns copy more than a number or two each, and do not wait for something else in any case."""
         origin = self.flow.value(source).origin
         numbers = self._numbers(origin) if isinstance(origin, cst.Call) else 1
         if numbers <= 1 or (numbers < _MANY and not loop.loader):
             return False  # for frame in range(n): pivot = torch.tensor([0, 0, 0.2], device=device); ...
-        if not in_stepping_loop(self.flow, node) or is_switched_off(self, node):
+        # def forward(self, x): for layer in self.layers: x = layer(x, self.table.to(x.device))
+        of_module = self.flow.value(source).attr is not None and self.flow.runs_each_step(node)
+        if not (of_module or in_stepping_loop(self.flow, node)) or is_switched_off(self, node) or self.in_tests:
             return False  # for net, head in zip(nets, heads): ...
         return not any(
             isinstance(n, cst.BaseExpression) and self._brings_back(n) and not runs_sometimes(self.flow, n, loop)
@@ -313,6 +329,16 @@ _KEEPING = table.MOVES | frozenset(
 def _head(node: cst.BaseExpression) -> str:
     """`net` of `net.heads.append`."""
     return dotted(node).partition(".")[0]
+
+
+def _written(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """What a node writes into: ``x[0] = 1``, ``x += 1``, ``x.zero_()``."""
+    if isinstance(node, cst.AssignTarget):
+        return node.target if isinstance(node.target, cst.Subscript) else None
+    if isinstance(node, cst.AugAssign):
+        return node.target
+    is_in_place = isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value[-1] == "_"
+    return node.func.value if is_in_place else None
 
 
 def _is_one_number(node: cst.BaseExpression) -> bool:

@@ -145,8 +145,8 @@ def _gives_second_name(flow: Flow, loop: Loop | None, path: str, node: cst.CSTNo
     if type(node) is cst.Assign or type(node) is cst.AnnAssign or type(node) is cst.NamedExpr:
         if node.value is None:
             return False
-        shown = set(_shown(flow, node.value))
-        if path in shown:
+        seen = set(shown(flow, node.value))
+        if path in seen:
             return True
         targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
         if any(
@@ -154,38 +154,38 @@ def _gives_second_name(flow: Flow, loop: Loop | None, path: str, node: cst.CSTNo
         ):
             return True
         # `t = torch.from_numpy(frame)`: writing into frame changes t
-        return loop is not None and any(dotted(t) == path for t in targets) and any(map(loop.changes, shown))
+        return loop is not None and any(dotted(t) == path for t in targets) and any(map(loop.changes, seen))
     if type(node) is cst.Call:
         if type(node.func) is cst.Attribute and node.func.attr.value == "requires_grad_":
             return holder(node.func.value) == path
         return any(
-            type(a.value) in (cst.List, cst.Tuple, cst.Dict) and path in _shown(flow, a.value) for a in node.args
+            type(a.value) in (cst.List, cst.Tuple, cst.Dict) and path in shown(flow, a.value) for a in node.args
         )
     return False
 
 
-def _shown(flow: Flow, node: cst.BaseExpression) -> Iterator[str]:
+def shown(flow: Flow, node: cst.BaseExpression) -> Iterator[str]:
     """Paths whose memory the value of an expression shares."""
     if type(node) is cst.Name or type(node) is cst.Attribute:
         path = dotted(node)
         if path:
             yield path
     elif type(node) is cst.Subscript:
-        yield from _shown(flow, node.value)
+        yield from shown(flow, node.value)
     elif type(node) is cst.Call:
         if type(node.func) is cst.Attribute and node.func.attr.value in _SHOWING:
-            yield from _shown(flow, node.func.value)
+            yield from shown(flow, node.func.value)
         elif flow.name_of(node) in _SHARING and node.args:
-            yield from _shown(flow, node.args[0].value)
+            yield from shown(flow, node.args[0].value)
     elif type(node) is cst.IfExp:
-        yield from _shown(flow, node.body)
-        yield from _shown(flow, node.orelse)
+        yield from shown(flow, node.body)
+        yield from shown(flow, node.orelse)
     elif type(node) is cst.BooleanOperation:
-        yield from _shown(flow, node.left)
-        yield from _shown(flow, node.right)
+        yield from shown(flow, node.left)
+        yield from shown(flow, node.right)
     elif isinstance(node, cst.Tuple | cst.List | cst.Set | cst.Dict):
         for item in node.elements:
-            yield from _shown(flow, item.value)
+            yield from shown(flow, item.value)
 
 
 def _paths_in(node: cst.BaseExpression) -> list[str]:
