@@ -5,8 +5,9 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.names import names_bound
-from devlint.flow.place import DIFFERENT, relation
+from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.value import MODULE
+from devlint.flow.waiting import is_constant
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._errors import is_expected
@@ -65,9 +66,10 @@ class UnusedMove(Rule):
     begin with `_`; in tests; where a loop goes through a container and moves its elements, which `discarded-move`
     speaks of; and where the move is made to see whether it raises, or to measure it.
 
-    Tentative, and kept back unless that is selected: what may be there already, since nobody knows where it is; what is
-    not copied for each batch, nor in a `forward`; what an operation above it may have needed there; and code that is
-    copied from others.
+    Silent, too, for what is there already by what a method of the file returns, and for `torch.rand(1, 1).to(device)`,
+    which sets up the device. Tentative, and kept back unless that is selected: another name for what may be there
+    already, what an operation above may have needed there, the first turn of a loop alone, and code that is copied from
+    others.
 
     In the nursery: of 13 findings in repositories that were new to it, seven were worth a change and none was wrong;
     the others stood in code that never runs, or moved nothing, which is silent now. Of 35 of a first form, 25 were.
@@ -83,6 +85,8 @@ class UnusedMove(Rule):
         if self.in_tests:
             return
         for unread in unread_moves(self):
+            if relation(unread.move.value.place, unread.move.target) == SAME:
+                continue  # a, b = self.split(x); b = b.to(self.device)   of what is there already: nothing is copied
             if self._is_of_tensor(unread) and not self._is_empty(unread) and not self._is_wanted(unread):
                 self.report(
                     unread.move.node,
@@ -111,23 +115,26 @@ class UnusedMove(Rule):
         return known is not None and known.loader and isinstance(loop.target, cst.Tuple | cst.List)
 
     def _is_sure(self, unread: Unread) -> bool:
-        """Whether there is a copy, again and again, and nobody meant to read it."""
-        value, target = unread.move.value, unread.move.target
-        if relation(value.place, target) != DIFFERENT and not self._is_part_of_batch(unread):
-            return False  # the caller may have put it there
-        return self._recurs(unread) and not self._comes_late(unread) and not is_copied(self, unread.assign)
+        """Whether there is a copy, and nobody meant to read it."""
+        if self._comes_late(unread) or is_copied(self, unread.assign) or self._is_for_first(unread):
+            return False
+        place, target = unread.move.value.place, unread.move.target
+        # def noise(self, x): z = torch.randn(9); z = z.to(x.device)   made on the host, wherever `x` is
+        apart = relation(place, target) == DIFFERENT or (place.is_host and target.kind == "param")
+        return apart or self._is_part_of_batch(unread) or self._ends_here(unread)
 
-    def _recurs(self, unread: Unread) -> bool:
-        """Whether the copy is made for each batch, or in each `forward` of a module."""
+    def _ends_here(self, unread: Unread) -> bool:
+        """Whether the name is what is moved, and nothing asks for it again: ``rows = rows.cpu()``, wherever it was."""
+        moved = unread.move.receiver
+        return isinstance(moved, cst.Name) and moved.value == unread.name.value
+
+    def _is_for_first(self, unread: Unread) -> bool:
+        """``for x, y in loader: x = x.to(device); self.shape = y.shape; break``, which runs once."""
         loop = self.flow.loop(unread.assign)
-        if loop is None:
-            return self.flow.runs_each_step(unread.assign)
-        # for x, y in loader: self.shape = x.shape; break
-        is_first_only = any(
+        return loop is not None and any(
             isinstance(line, cst.SimpleStatementLine) and any(isinstance(each, cst.Break) for each in line.body)
             for line in loop.node.body.body
         )
-        return (loop.loader or bool(loop.works)) and not is_first_only
 
     def _comes_late(self, unread: Unread) -> bool:
         """``scale = torch.rand(2); x = x * scale; scale = scale.to(x.device)``, which belongs further up."""
@@ -150,6 +157,9 @@ class UnusedMove(Rule):
 
     def _is_wanted(self, unread: Unread) -> bool:
         """Whether the copy is made for its effect: ``try: x = x.to(name)``, to see whether there is such a device."""
+        made = unread.move.receiver
+        if isinstance(made, cst.Call) and self.flow.name_of(made) in _FACTORIES and _are_written_out(made):
+            return True  # torch.rand(1, 1).to(device), before a kernel is loaded: it sets up the device
         function = self.flow.function(unread.assign)
         measures = function is not None and is_named_for_measuring(function)
         return measures or is_expected(self, unread.assign)
@@ -162,3 +172,11 @@ class UnusedMove(Rule):
             return None  # x, y = x.to(device), y.to(device)
         edit = self.drop_statement(line)
         return self.fix("drop the move", edit, safe=True) if edit is not None else None
+
+
+#: What makes a tensor of nothing but sizes.
+_FACTORIES = frozenset(f"torch.{name}" for name in "zeros ones empty rand randn tensor".split())
+
+
+def _are_written_out(made: cst.Call) -> bool:
+    return all(is_constant(arg.value) for arg in made.args if arg.keyword is None)

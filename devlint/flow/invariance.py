@@ -158,9 +158,7 @@ def _gives_second_name(flow: Flow, loop: Loop | None, path: str, node: cst.CSTNo
     if type(node) is cst.Call:
         if type(node.func) is cst.Attribute and node.func.attr.value == "requires_grad_":
             return holder(node.func.value) == path
-        return any(
-            type(a.value) in (cst.List, cst.Tuple, cst.Dict) and path in shown(flow, a.value) for a in node.args
-        )
+        return any(type(a.value) in (cst.List, cst.Tuple, cst.Dict) and path in shown(flow, a.value) for a in node.args)
     return False
 
 

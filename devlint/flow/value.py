@@ -465,6 +465,8 @@ def substitute(value: Value, places: dict[tuple[str, int], Place]) -> Value:
     name = value.place.name
     if place is None and name.startswith("self.") and name.endswith(".device"):
         place = places.get(("self", value.place.scope))  # net.clone(), which asks for self.weight.device
+        if name == "self.device" and place is not None and (place.name, place.scope) == ("self", value.place.scope):
+            return value  # rows = self.brought(rows): the object that calls names its device so, too
     if place is None or place == value.place or value.place.kind not in ("device", "param"):
         return value
     if place.kind == "unknown" and kind == DEVICE:
