@@ -48,6 +48,12 @@ def has_workers(source: Source, made: cst.Call) -> bool:
     return bool(values) and all(v is not None and not any(_is_zero(part) for part in _parts(v)) for v in values)
 
 
+def works_alone(made: cst.Call) -> bool:
+    """Whether the loader has no worker processes, and makes each batch while the loop waits for it."""
+    given = argument(made, NUM_WORKERS, "num_workers")
+    return not any(arg.star for arg in made.args) and (given is None or _is_zero(given.value))
+
+
 def _bound_to(source: Source, name: str) -> list[cst.BaseExpression | None]:
     """What the file binds a name, a parameter or a command line's option to; ``None`` for what it leaves open."""
     bound: list[cst.BaseExpression | None] = [

@@ -337,10 +337,9 @@ def _written(node: cst.CSTNode) -> cst.BaseExpression | None:
         return node.target if isinstance(node.target, cst.Subscript) else None
     if isinstance(node, cst.AugAssign):
         return node.target
-    is_in_place = (
-        isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value[-1] == "_"
-    )
-    return node.func.value if is_in_place else None
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return node.func.value if node.func.attr.value.endswith("_") else None
+    return None
 
 
 def _is_one_number(node: cst.BaseExpression) -> bool:
