@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from devlint import tree
 from devlint.flow.facts import Wait
 from devlint.flow.loops import working_loop
 from devlint.flow.names import called_name, dotted, last_word, only_target
+from devlint.flow.scope import Function
 from devlint.flow.value import TENSOR, THING
+from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
+from devlint.rules._arguments import handed_in
 from devlint.rules._moves import short
+from devlint.rules._neighbours import Told, report_apart
 from devlint.rules._places import origin_note
 from devlint.rules._reads import COMPREHENSIONS, READ_AS_NUMBERS, read_one_by_one
-from devlint.rules._recurs import is_deprecated
+from devlint.rules._recurs import calls_of, is_deprecated
 
 
 class HostSyncInForward(Rule):
@@ -64,22 +70,31 @@ class HostSyncInForward(Rule):
     `loss.detach()`, read a tensor at once (`sizes.tolist()` above the loop).
 
     ## Limits
-    Silent where the host cannot do without the value: for sizes and slices, for what is handed to other libraries or
+    Silent where the host cannot do without the value: for sizes and slices (also of the next
+    call), for what is handed to other libraries or
     returned on the host, and to leave a loop or the function early. Silent where a branch spares work (`if not
     mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow, behind caches,
     under tests that may come out otherwise (`if self.debug`, `torch.compiler.is_compiling()`), and for `lengths` that
     are handed in, for `pack_padded_sequence` wants these on the host, and in deprecated code. Indexing with a mask and
-    `nonzero` wait, too, and are not reported. Tentative where the value gets a name first (`most = x.max().item()`, `x
-    / most`). Of 21 findings in repositories that nobody had tuned for, 8 were worth a change, and 6 wrong.
+    `nonzero` wait, too, and are not reported. Tentative where such a wait stays beside it, where the value gets a name
+    first (`most = x.max().item()`, `x / most`), and for a parameter that is `None` unless given, where the file does
+    not show who gives it. Of 21 findings of a first form in repositories that nobody had tuned for, 8 were worth a
+    change, and 6 wrong; of ten of this form all were right.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
     - [CUDA semantics: asynchronous execution](https://pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
     """
 
-    group = "nursery"
+    group = "performance"
 
     def check(self) -> None:
+        self._found: dict[str, list[Told]] = {}
+        self._look()
+        for found in self._found.values():
+            report_apart(self, found)
+
+    def _look(self) -> None:
         told: set[cst.CSTNode | str] = set()
         for wait in self.flow.facts.waits.values():
             if wait.what in _SELECTING or not self.flow.runs_each_step(wait.node):
@@ -93,7 +108,8 @@ class HostSyncInForward(Rule):
                 read = f"{self.code(single[1])} in {self.flow.source.place(self.flow.source.offsets(single[0])[0])}"
                 if read not in told:
                     told.add(read)
-                    self._report(wait, f"and reads `{short(self.code(single[1]), 40)}` element by element")
+                    said = f"and reads `{short(self.code(single[1]), 40)}` element by element"
+                    self._tell(wait, said, kind="elements")
                 continue
             if self._repeats(wait.node):
                 continue  # for row in rows: units = row[row > 0].tolist()   another value in each turn
@@ -101,7 +117,63 @@ class HostSyncInForward(Rule):
             statement = self.enclosing(wait.node, cst.If, cst.BaseSmallStatement)
             if (why is not None or by_name) and statement not in told:  # if t.any() and u.any():
                 told.add(statement)
-                self._report(wait, why or _COUNTS, tentative=why is None)
+                tentative = why is None or self._is_doubtful(wait, why) or self._waits_beside(wait.node)
+                self._tell(wait, why or _COUNTS, kind=why or _COUNTS, tentative=tentative)
+
+    def _is_doubtful(self, wait: Wait, why: str) -> bool:
+        """Whether what is tested may be `None` in each call: a parameter that nobody is seen to hand in."""
+        node: cst.BaseExpression = wait.operand if why is _MEANS_NONE else _asked(wait.operand)
+        function = self.flow.function(wait.node)
+        if why not in (_MEANS_NONE, _FILLS) or not isinstance(node, cst.Name) or function is None:
+            return False
+        # def forward(self, x, scale=None): if scale: x = self.widen(x, scale)
+        return not self._is_handed_in(function, node.value, unknown=why is _FILLS)
+
+    def _is_handed_in(
+        self, function: Function, name: str, *, unknown: bool, seen: frozenset[Function] = frozenset()
+    ) -> bool:
+        """Whether a call of the file hands in something else than `None`; ``unknown``: what to say where none does."""
+        param = function.param(name)
+        if param is None or dotted(param.default) != "None" or function in seen:
+            return unknown
+        calls = calls_of(self.flow, function)
+        if not calls:
+            return unknown
+        for call in calls:
+            given, caller = handed_in(call, function, name), self.flow.function(call)
+            if any(arg.star for arg in call.args):
+                return True
+            if isinstance(given, cst.Name) and given.value != "None" and caller is not None:
+                # def forward(self, x, mask=None): return self.attend(x, mask)
+                if self._is_handed_in(caller, given.value, unknown=True, seen=seen | {function}):
+                    return True
+            elif given is not None and dotted(given) != "None":
+                return True
+        return False
+
+    def _waits_beside(self, node: cst.CSTNode) -> bool:
+        """Whether code that runs whenever the node does selects by values, and so waits in any case."""
+        # middle = angles[hot > 0].median(); self.scale = middle.item()
+        function, blocks = self.flow.function(node), set(self._blocks(node))
+        assert function is not None
+        return any(
+            isinstance(n, cst.Subscript | cst.Call)
+            and (self._selects(n) if isinstance(n, cst.Call) else picks_by_mask(self.flow, n))
+            and next(self._blocks(n), None) in blocks
+            for n in tree.walk(function.node.body)
+        )
+
+    def _selects(self, node: cst.Call) -> bool:
+        wait = self.flow.facts.waits.get(node)
+        return wait is not None and wait.what in _SELECTING
+
+    def _blocks(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The blocks of the function around a node, the innermost first."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            if isinstance(above, cst.IndentedBlock | cst.Lambda | cst.BaseComp):
+                yield above
+            above = self.parent(above)
 
     def _counts_by_name(self, wait: Wait) -> bool:
         """`most = x.max().item(); return x / most`: the name is there to compute with tensors alone."""
@@ -155,7 +227,7 @@ class HostSyncInForward(Rule):
         lines = node.body.body
         statements = [s for line in lines for s in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])]
         filled = all(isinstance(s, cst.Assign) and self._fills(s.value, mask) for s in statements)
-        return "to fill by a mask that could always be used" if filled and not self._tested_again(node) else None
+        return _FILLS if filled and not self._tested_again(node) else None
 
     def _tested_again(self, node: cst.If) -> bool:
         """Whether the function asks a mask once more: one wait would stay."""
@@ -219,13 +291,40 @@ class HostSyncInForward(Rule):
         """`self.last_loss = loss.item()`, `self.log("loss", loss.item())`."""
         # scores["loss"] = loss.item()   may be what the caller wants on the host
         if isinstance(current, cst.Assign) and all(self.code(t.target).startswith("self.") for t in current.targets):
-            return "to keep it"
+            bounds = any(self._bounds_slices(t.target) for t in current.targets)
+            return "to keep it" if not bounds else None
         if isinstance(current, cst.Arg):
             call = self.parent(current)
             name = dotted(call.func) if isinstance(call, cst.Call) else ""
             if name == "self.log" or (name.startswith("self.") and name.endswith(".append")):
                 return "to keep it"
         return None
+
+    def _bounds_slices(self, attribute: cst.BaseExpression) -> bool:
+        """Whether a method cuts by what is kept, or chooses by it, and so needs it on the host."""
+        # end = self.place + 3; x = x[:, :end]; self.place = x.argmax().item()
+        function, path = self.flow.function(attribute), dotted(attribute)
+        for owner in function.cls.lineage if function is not None and function.cls is not None else ():
+            for method in owner.methods.values():
+                for read in (
+                    n for n in tree.walk(method.node.body) if isinstance(n, cst.Attribute) and dotted(n) == path
+                ):
+                    above = self._computed_from(read)
+                    target = only_target(above)
+                    if isinstance(above, _OF_HOST):
+                        return True
+                    if isinstance(target, cst.Name) and any(
+                        isinstance(self._computed_from(n), _OF_HOST) for n in tree.named(method.node.body, target.value)
+                    ):
+                        return True
+        return False
+
+    def _computed_from(self, node: cst.CSTNode) -> cst.CSTNode:
+        """What stands around a name and the sums that it is part of."""
+        above = self.source.parents[node]
+        while isinstance(above, cst.UnaryOperation | cst.BinaryOperation):
+            above = self.source.parents[above]
+        return above
 
     def _is_inside(self, node: cst.CSTNode, loop: cst.CSTNode) -> bool:
         """Whether a node is evaluated in each turn: not `for i in range(n.item())`."""
@@ -236,7 +335,7 @@ class HostSyncInForward(Rule):
             return child is loop.body
         return not isinstance(child, cst.CompFor)
 
-    def _report(self, wait: Wait, why: str, *, tentative: bool = False) -> None:
+    def _tell(self, wait: Wait, why: str, *, kind: str, tentative: bool = False) -> None:
         function = self.flow.function(wait.node)
         assert function is not None
         shown = wait.operand if wait.what in _SHOWN else wait.node
@@ -244,11 +343,15 @@ class HostSyncInForward(Rule):
             shown = shown.right  # if mask is not None and mask.any():
         if wait.what == "index":
             shown = self.enclosing(wait.node, cst.Subscript) or shown  # x[:length]
-        self.report(
-            wait.node,
-            f"`{short(self.code(shown), 60)}`: each call of `{function.name}` waits for the device, {why}",
-            notes=origin_note(self, f"`{' '.join(self.code(wait.operand).split())[:60]}`", wait.value),
-            tentative=tentative,
+        code = short(self.code(shown), 60)
+        self._found.setdefault(kind, []).append(
+            Told(
+                wait.node,
+                f"`{code}`: each call of `{function.name}` waits for the device, {why}",
+                also=f"`{code}` waits for the device, too",
+                notes=origin_note(self, f"`{' '.join(self.code(wait.operand).split())[:60]}`", wait.value),
+                tentative=tentative,
+            )
         )
 
 
@@ -260,6 +363,7 @@ def _asked(node: cst.BaseExpression) -> cst.BaseExpression:
 
 
 _COUNTS = "to compute with a tensor again"
+_FILLS = "to fill by a mask that could always be used"
 _MEANS_NONE = "to choose a branch, where `is not None` may be meant"
 _SHAPING = frozenset(
     "float half to type_as view reshape unsqueeze squeeze expand expand_as transpose t permute bool".split()
@@ -272,5 +376,7 @@ _SELECTING = frozenset(
     "multinomial bincount".split()
 ) | {"tensor from device scalars"}
 _SHOWN = ("print", "format", "str", "repr", "bool")
+#: Where only a number of the host will do.
+_OF_HOST = (cst.Slice, cst.Index, cst.Comparison, cst.ComparisonTarget, cst.If, cst.While)
 _REPEATING = (cst.For, *COMPREHENSIONS)
 _TRANSPARENT = (cst.UnaryOperation, cst.BooleanOperation, cst.Comparison, cst.ComparisonTarget, cst.BinaryOperation)
