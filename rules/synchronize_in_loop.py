@@ -5,7 +5,9 @@ import re
 import libcst as cst
 
 from devlint import tree
+from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
+from devlint.flow.names import called_name
 from devlint.rule import Rule
 
 
@@ -55,7 +57,9 @@ class SynchronizeInLoop(Rule):
 
     ## Limits
     Silent in loops that read a clock, record events or look at memory, or that delete something; in exception handlers
-    (running out of memory), every so many steps, and once an epoch or for each of several models.
+    (running out of memory), every so many steps, and once an epoch or for each of several models; under a flag for
+    saving memory (`if self.cpu_cache:`) and below a comment on memory; for `synchronize()` right before a read, which
+    waits in any case, and where modules of the file synchronize, too.
 
     ## References
     - [CUDA semantics: memory management](https://pytorch.org/docs/stable/notes/cuda.html#memory-management)
@@ -70,13 +74,50 @@ class SynchronizeInLoop(Rule):
                 loop = working_loop(self.flow, call)
                 if loop is None or not loop.works or runs_by_epoch(self.flow, loop):
                     continue
-                if runs_sometimes(self.flow, call, loop) or self._is_meant(loop):
+                if runs_sometimes(self.flow, call, loop) or self._is_meant(loop) or self._saves_memory(call):
+                    continue
+                if said is _WAITS and (self._is_read_next(call) or self._is_waited_for_inside(name)):
                     continue
                 self.report(
                     call,
                     f"`{self.code(call.func)}` {said} in every iteration",
                     notes=[self.note(loop.node, "this loop drives the device")],
                 )
+
+    def _saves_memory(self, call: cst.Call) -> bool:
+        """Whether somebody wanted time for memory: by a flag of such a name, or as a comment above says."""
+        above: cst.CSTNode | None = call
+        while above is not None and not isinstance(above, cst.FunctionDef):
+            # if self.cpu_cache: torch.cuda.empty_cache()
+            if isinstance(above, cst.If) and any(
+                isinstance(n, cst.Name) and _SAVES.search(n.value) for n in tree.walk(above.test)
+            ):
+                return True
+            above = self.parent(above)
+        # h = None  # to lower the peak of memory
+        # torch.cuda.empty_cache()
+        first, _ = self.source.place(self.source.offsets(call)[0])
+        return any(
+            _MEMORY.search(text) for at, text in self.source.comments if 0 <= first - self.source.place(at)[0] <= 2
+        )
+
+    def _is_read_next(self, call: cst.Call) -> bool:
+        """``torch.cuda.synchronize(); log(loss.item())``, which waits for the same in any case."""
+        line = self.parent(self.parent(call) or call)
+        block = self.parent(line) if line is not None else None
+        if not isinstance(line, cst.SimpleStatementLine) or not isinstance(block, cst.IndentedBlock):
+            return False
+        following = block.body[block.body.index(line) + 1 :][:1]
+        return any(
+            n in self.flow.facts.waits or (isinstance(n, cst.Call) and called_name(n) in table.EXPLICIT_WAITS)
+            for statement in following
+            for n in tree.walk(statement)
+        )
+
+    def _is_waited_for_inside(self, name: str) -> bool:
+        """Whether a module of the file synchronizes, too: a file that measures, where one wait more says nothing."""
+        functions = (self.flow.function(call) for call in self.flow.calls(name))
+        return any(f is not None and f.cls is not None and f.cls.is_module for f in functions)
 
     def _is_meant(self, loop: Loop) -> bool:
         """Whether the loop takes times, looks at memory, or frees something that it made."""
@@ -102,6 +143,8 @@ _COST = re.compile(
     r"|perf_counter|monotonic|Event$|profil|memory_|synchronize_time",
     re.I,
 )
+_SAVES = re.compile(r"cache|mem(ory)?(_|$)|vram|offload|empty|saving", re.I)
+_MEMORY = re.compile(r"memory|\bOOM\b|vram|\bpeak\b", re.I)
 _WAITS = "makes the host wait for all that the device was given"
 _EMPTIES = "gives memory back that the next iteration has to ask for again"
 _CALLS = {
