@@ -183,7 +183,7 @@ def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, .
                 # def draw_all(device=None): return draw(3, device)
                 if caller not in asked and _is_told(rule, caller, dotted(each), (*asked, function)):
                     return True
-            elif not leaves_on_host(rule, each):
+            elif not _leaves_on_host(rule, each):
                 return True
     return False
 
@@ -211,7 +211,7 @@ def _is_accelerator(rule: Rule, default: cst.BaseExpression) -> bool:
     return rule.flow.value(default).place.is_there
 
 
-def leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
+def _leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
     """Whether what is given for a device leaves things on the host: ``None``, ``"cpu"``, and what names that."""
     if isinstance(given, cst.SimpleString):
         return from_string(str(given.evaluated_value)) == HOST

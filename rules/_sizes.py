@@ -10,7 +10,6 @@ from devlint import tree
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._brought import pairs
 
 _NUMBERS = frozenset({"int", "max", "min", "round", "len", "abs"})
 
@@ -92,6 +91,20 @@ def _bindings(function: Function) -> Iterator[tuple[cst.BaseExpression, cst.Base
     """What a function binds, with what to, where that is one value: ``b, n = x.size(0), 4`` are two."""
     for node in tree.walk(function.node.body):
         if isinstance(node, cst.Assign):
-            yield from pairs(node.targets[0].target, node.value)
+            yield from _pairs(node.targets[0].target, node.value)
         elif isinstance(node, cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
             yield node.target, None
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """``x, y = x.to(device), y``: each target with what it is bound to, as far as that is written out."""
+    if isinstance(target, cst.Tuple | cst.List):
+        values = [value] * len(target.elements)
+        if isinstance(value, cst.Tuple | cst.List) and len(value.elements) == len(target.elements):
+            values = [element.value for element in value.elements]
+        for element, part in zip(target.elements, values, strict=True):
+            yield from _pairs(element.value, part)
+    else:
+        yield target, value
