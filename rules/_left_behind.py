@@ -22,11 +22,16 @@ _SIZES = re.compile(r"len|size|count|num")
 
 def left_behind(rule: Rule) -> Iterator[tuple[Meeting, Move]]:
     """Meetings with such a part, each part once in a loop, and a move of another part beside them."""
+    if "accelerate" in rule.flow.scope.packages and ".prepare(" in rule.source.text:
+        return  # loader = accelerator.prepare(loader)   in whichever function: its batches are there
     seen: set[object] = set()
     for meeting in rule.flow.facts.left_behind.values():
         key = (rule.flow.function(meeting.node), _turn(rule, meeting.node), _path(rule, meeting.host_node))
         if key in seen or _SIZES.search(key[-1]) or not _is_part(rule, meeting) or is_dead(rule, meeting.node):
             continue
+        maker = _maker(rule, meeting)
+        if isinstance(maker.origin, cst.Call) and not maker.place.is_host:
+            continue  # DataLoader(rows, collate_fn=pack(device))
         moved = _moved_beside(rule, meeting)
         if moved is not None:
             seen.add(key)
@@ -36,7 +41,7 @@ def left_behind(rule: Rule) -> Iterator[tuple[Meeting, Move]]:
 def is_needed_there(rule: Rule, meeting: Meeting) -> bool:
     """Whether a part is surely on the host, and what it comes to refuses it: ``net(x, lengths)`` may want that."""
     if rule.flow.scope.wraps_models:
-        return False  # loader = accelerator.prepare(loader)   in another function, or file
+        return False  # a file that prepares them may hand the loader over
     if meeting.what == "a loss":
         return False  # criterion(net(x), targets)   one of the project's own may move them
     of_tokenizer = _maker(rule, meeting).ref == "encoding"

@@ -83,8 +83,7 @@ class MixedDevices(Rule):
     otherwise. A zero-dimensional host tensor may mix with device tensors and is not reported. Tensors made by
     functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
     Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
-    where a part of a batch is handed to a model that is not followed, or accelerate may move it, and where a module is
-    built by one function and called by another; for a loss that is not torch's own; for lengths out of a batch; and for
+    where a part of a batch is handed to a model that is not followed, or a wrapper of models may move it; for a loss that is not torch's own; for lengths out of a batch; and for
     what a model of another file gives, whose `forward` may give what is on the host.
     Tentative, too, in code for an export (a file, a function or a flag of that name), and in files about models that
     have nothing to do with devices, for what meets something that a function was handed.
@@ -134,7 +133,6 @@ class MixedDevices(Rule):
                 fix=self._fix(meeting),
                 tentative=meeting in doubts
                 or not is_shown(self, meeting)
-                or self._may_move_between(meeting)
                 or self._is_answer_of_others(meeting)
                 or is_of_export(self, meeting.node),
             )
@@ -218,6 +216,8 @@ class MixedDevices(Rule):
                 return None  # criterion = nn.CrossEntropyLoss(weight=w): loss-not-moved
             if not has_tensors(host):
                 return None  # class Nearest(nn.Module): what it keeps is what `fit` is handed, wherever that is
+            if self.flow.function(origin) is not self.flow.function(meeting.node):
+                return None  # self.net = resnet18() in the constructor: others may move it before a method calls it
             if self._has_parts_set(meeting):
                 return None  # layer = Layer(3); layer.inner.weight = nn.Parameter(torch.eye(3, device=device))
             return "it is built" if host.obj is origin else None
@@ -252,12 +252,6 @@ class MixedDevices(Rule):
             return False
         forward = model.ref.find_method("forward")
         return forward is None or forward.summary is None or not forward.summary.returns.is_tensor
-
-    def _may_move_between(self, meeting: Meeting) -> bool:
-        """``self.net = resnet18()`` in the constructor: others may move it before a method calls it."""
-        origin = meeting.host.origin
-        assert origin is not None
-        return meeting.host.kind == MODULE and self.flow.function(origin) is not self.flow.function(meeting.node)
 
     def _has_parts_set(self, meeting: Meeting) -> bool:
         """Whether the function puts something of its own in a module that it has built."""

@@ -12,7 +12,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted, innermost_call, target_names
+from devlint.flow.names import dotted, innermost_call, switched, target_names
 
 if TYPE_CHECKING:
     from devlint.flow.scope import Function
@@ -73,6 +73,8 @@ def read(function: Function, imports: dict[str, str]) -> None:
             if type(func) is cst.Attribute:
                 if func.attr.value in table.MOVES or func.attr.value in table.TYPE_MOVES:
                     function.moves_something = True
+                    if func.attr.value in table.MOVES:
+                        _attributes_set(switched(func.value), function.moves)  # a module is moved in place
                 if type(func.value) is cst.Name:
                     called = methods.setdefault(func.value.value, set())
                     called.add(func.attr.value)
@@ -86,8 +88,6 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 if name:
                     head, _, rest = name.partition(".")
                     function.calls.add(imports.get(head, head) + "." + rest)
-                    if func.attr.value in table.MOVES:
-                        _attributes_set(func.value, function.moves)  # a module is moved in place
             for arg in node.args:
                 if type(arg.value) is cst.Name:
                     function.passed.add(arg.value.value)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow import calls, hypothesis
+from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, is_false
 from devlint.flow.frame import Frame
 from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     DICT,
     FUNCTION,
@@ -40,15 +43,15 @@ def build(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         place = dataset.place
     elif dataset is not None and (dataset.kind == THING or _holds_what_was_moved(frame, dataset)):
         place = UNKNOWN_PLACE
-    if args.get(None, "collate_fn") is not None and place == HOST:
-        collate = args.value(None, "collate_fn")
-        if collate is None or collate.kind != FUNCTION:
-            place = HOST if pinned is not None else UNKNOWN_PLACE
+    given = args.get(6, "collate_fn")
+    if given is not None and place == HOST and not pinned and _may_place(frame, *given):
+        place = UNKNOWN_PLACE
+    if args.starred and given is not None and given[1].kind != FUNCTION:
+        place = UNKNOWN_PLACE
     if name.startswith("torch_geometric."):
         pinned = None  # their batches are objects
-    collate = args.value(6, "collate_fn")
-    if pinned is not None and collate is not None and collate.kind != NONE:
-        pinned = _pinned_after(frame, node, collate, pinned)
+    if pinned is not None and given is not None and given[1].kind != NONE:
+        pinned = _pinned_after(frame, node, given[1], pinned)
     return Value(LOADER, place, node, pinned=pinned)
 
 
@@ -59,6 +62,22 @@ def _holds_what_was_moved(frame: Frame, dataset: Value) -> bool:
         return False
     given = (frame.flow.value(arg.value) for arg in made.args)
     return any(value.holds_tensors and not value.place.is_host for value in given)
+
+
+def _may_place(frame: Frame, node: cst.BaseExpression, collate: Value) -> bool:
+    """Whether a collate function, or what makes it, moves anything or is told a device: ``collate_fn=packer(device)``,
+    ``collate_fn=lambda rows: pad(rows).to(device)``."""
+    words = {part.value for part in tree.walk(node) if isinstance(part, cst.Name)}
+    if not words.isdisjoint(table.MOVES) or any(hypothesis.names_device(word) for word in words):
+        return True
+    made_by = [frame.flow.value(part.func) for part in tree.walk(node) if isinstance(part, cst.Call)]
+    for value in (collate, *made_by):
+        functions = [value.ref] if isinstance(value.ref, Function) else []
+        if isinstance(value.ref, Class):
+            functions = [method for cls in value.ref.lineage for method in cls.methods.values()]
+        if any(function.moves_something or function.device_aware for function in functions):
+            return True
+    return False
 
 
 def _pinned_after(frame: Frame, node: cst.Call, collate: Value, pinned: bool) -> bool | None:

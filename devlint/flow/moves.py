@@ -9,6 +9,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, flag
 from devlint.flow.facts import Copy, Move
 from devlint.flow.frame import Frame
+from devlint.flow.names import switched
 from devlint.flow.place import DIFFERENT, HOST, SOMEWHERE, UNKNOWN_PLACE, Place, relation
 from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import (
@@ -201,12 +202,15 @@ def move_module(frame: Frame, node: cst.Call, func: cst.Attribute, module: Value
     env = frame.env
     if env is None:
         return moved
-    key = frame.key(func.value)
+    key = frame.key(switched(func.value))  # self.net.eval().to(device)
     if module.obj is not None:
         names = _move_known(frame, node, module, target)
         optimizers.leave_behind(frame, node, [module.obj], key or (names or ["the module"])[0], target)
     if key is not None:
         env[key] = moved
+        for name, value in env.items():
+            if value.kind == MODULE and name.startswith(f"{key}."):
+                env[name] = value.but(place=target, origin=node)  # net.head = nn.Linear(8, 2); net.to(device)
         frame.flow.has_paths = frame.flow.has_paths or "." in key
         _store_moved(frame, node, key, moved)
     return moved

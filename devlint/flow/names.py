@@ -48,6 +48,16 @@ def called_name(call: cst.Call) -> str:
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
 
 
+def switched(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``net`` of ``net.eval()``, ``net.half().eval()``: methods that give the module itself."""
+    while type(node) is cst.Call and type(node.func) is cst.Attribute and node.func.attr.value in _SWITCHES:
+        node = node.func.value
+    return node
+
+
+_SWITCHES = frozenset("eval train requires_grad_ half float double bfloat16 to cuda cpu share_memory".split())
+
+
 def innermost_call(node: cst.CSTNode | None) -> cst.CSTNode | None:
     """``torch.ones(4)`` of ``torch.ones(4).to(device)``, and what is no call of a method as it is."""
     while type(node) is cst.Call and type(node.func) is cst.Attribute and type(node.func.value) is cst.Call:
