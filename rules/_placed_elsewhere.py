@@ -51,17 +51,25 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
         if function is None or function.role in (CONSTRUCTOR, HOST_SIDE):
             continue
         model = _model(rule, call)
-        if model is None or is_of_export(rule, call):
+        if model is None or is_of_export(rule, call) or not _is_handed(function, model):
             continue
-        if not is_encoding(rule, value):
-            # net = build(); net(torch.zeros(3))   may be built on the host; who is handed tokens is asked for real
-            handed = dotted(model).partition(".")[0] in {"self", "cls"} | function.param_names
-            if function not in movers:
-                movers[function] = _moves(function)
-            is_open = rule.flow.value(model).place == UNKNOWN_PLACE and not movers[function]
-            if not handed or not is_open or not _is_model(rule, model):
-                continue
+        if function not in movers:
+            movers[function] = _moves(function)
+        if movers[function]:
+            continue  # tokens["input_ids"] = tokens["input_ids"].to(device)
+        is_open = rule.flow.value(model).place == UNKNOWN_PLACE
+        if not is_encoding(rule, value) and not (is_open and _is_model(rule, model)):
+            continue
         yield call, model, given, value
+
+
+def _is_handed(function: Function, model: cst.BaseExpression) -> bool:
+    """Whether a function is handed what it calls, or its object holds it: ``len(tokens)`` and ``self.split(tokens)``, of
+    a method, ask no model, and ``net = build(); net(torch.zeros(3))`` may be built on the host."""
+    first, _, rest = dotted(model).partition(".")
+    if first not in ("self", "cls"):
+        return first in function.param_names
+    return function.cls is None or function.cls.find_method(rest) is None
 
 
 def _model(rule: Rule, call: cst.Call) -> cst.BaseExpression | None:
