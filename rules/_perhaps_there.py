@@ -37,7 +37,7 @@ _ADD = frozenset({"append", "extend", "insert"})
 _READS = frozenset({"cpu", "tolist", "numpy", "item"})
 #: Data sets keep their images so: ``train_set.data.numpy()``.
 _DATA_SET = re.compile(r"data_?set|(^|_)(ds|set|train|test|mnist|cifar\d*|loader)$", re.I)
-_GIVES = frozenset({"generate", "forward", "encode", "decode"})
+_GIVES = frozenset({"generate", "forward", "decode"})
 _GO_THROUGH = frozenset({"zip", "enumerate", "list", "tuple", "sorted", "reversed", "tqdm"})
 
 
@@ -171,6 +171,8 @@ class _Sources:
         if isinstance(func, cst.Name) and word in _GO_THROUGH:
             return args
         if self._is_model(call):
+            if any(flow.value(arg.value).is_tensor and flow.value(arg.value).place.is_host for arg in call.args):
+                return None  # whoever calls it so has left the model on the host
             if self._holds_nothing(call):
                 return self._tensors(args)  # nn.CosineSimilarity()(a, b)   is where they are
             if self._is_put_on_host(dotted(func).removesuffix(f".{word}") if word in _GIVES else dotted(func)):
@@ -186,7 +188,11 @@ class _Sources:
         if isinstance(func, cst.Attribute):
             if word in _READS or (word == "to" and _TO_HOST.search(self.rule.code(call))):
                 return None
+            if word not in table.METHODS:
+                found.add("object")  # book.rows_of(part)
             return [func.value]
+        if any(flow.value(each).is_tensor and flow.value(each).place.is_host for each in args):
+            return None  # rows, values = coalesce(rows.cpu(), values)
         found.add("unknown")
         return []
 
@@ -233,14 +239,25 @@ class _Sources:
             found.add("batch")
         elif isinstance(node, cst.Attribute):
             if isinstance(node.value, cst.Name) and node.value.value == "self":
-                found.add("attribute")
+                found.add("own there" if self._is_moved_by_another(node.attr.value) else "attribute")
             else:
                 return [node.value]  # x.grad, out.logits
+        elif path == "self":
+            found.add("attribute")
         elif path in self.function.param_names:
             found.add(f"param {path}")
         else:
             found.add("unknown")
         return []
+
+    def _is_moved_by_another(self, attr: str) -> bool:
+        """``self.rates = self.rates.to(x.device)``, in any method of the class."""
+        cls, flow = self.function.cls, self.rule.flow
+        values = (
+            [getattr(statement, "value", None) for statement, _ in flow.stores(cls, attr)] if cls is not None else []
+        )
+        moves = [flow.move(value) for value in values if value is not None]
+        return any(move is not None and not move.target.is_host for move in moves)
 
 
 def _added(call: cst.Call) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
@@ -252,8 +269,8 @@ def _added(call: cst.Call) -> tuple[cst.BaseExpression, cst.BaseExpression] | No
 
 def perhaps_there(rule: Rule) -> Iterator[Read]:
     """Reads of tensors that nothing brings to the host."""
-    if rule.in_tests or "numpy" not in rule.source.text:
-        return
+    if rule.in_tests or "numpy" not in rule.source.text or "tensorflow" in rule.flow.scope.packages:
+        return  # a tensor of TensorFlow comes to the host by itself
     known = set()
     for read in _unbrought(rule) if _allows_for_devices(rule) or _is_of_library(rule) else ():
         known.add(read.use.node)
@@ -343,7 +360,8 @@ def _parts(node: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 def _is_told_apart(rule: Rule, call: cst.Call, operand: cst.BaseExpression) -> bool:
     """Whether a test about devices decides on the read: ``if x.is_cuda: return x.cpu().numpy()`` above it."""
-    names = {node.value for node in tree.walk(operand) if isinstance(node, cst.Name)}
+    given = [operand, *(arg.value for arg in call.args)]
+    names = {node.value for part in given for node in tree.walk(part) if isinstance(node, cst.Name)}
     if any(_asks(rule, test, names) for test, _, _ in tests_above(rule, call)):
         return True
     child: cst.CSTNode | None = call
@@ -400,14 +418,16 @@ def _why(rule: Rule, function: Function, call: cst.Call, operand: cst.BaseExpres
         return "is handed in on a device"
     if "there" in found:
         return "is made of what is on a device"
+    if "object" in found and found & {"unknown", "attribute"}:
+        return ""  # book.rows_of(part), self.transform(images): what that gives, nobody knows
     if own and _is_cut(operand) and found != {"batch"}:
-        return "comes from a model, as it is cut off from its graph"
+        return "is cut off from its graph, as is what comes from a model"
     names_devices = _names_devices(rule, function)
     if "own model" in found or ("model" in found and names_devices):
         return "is what a model gives"
     # signal + jitter.numpy()  may be told apart by what is on the host; np.abs(x: Tensor) is where the others are
     told = all(is_tensor_annotation(each.annotation) for each in function.params if each.name.value in params)
-    is_tensor = rule.flow.value(operand).kind == TENSOR and "batch" not in found
+    is_tensor = rule.flow.value(operand).kind == TENSOR and not found & {"batch", "attribute", "unknown"}
     if not own and is_tensor and told and ("own there" in found or names_devices):
         return "meets what is put on a device"
     return ""
