@@ -82,27 +82,29 @@ class Rule:
         notes: Iterable[Note] = (),
         fix: Fix | None = None,
         tentative: bool = False,
+        silent: bool = False,
     ) -> None:
         """Report a fault at ``node``. The message is lower case, has no full stop, and puts code in backticks.
 
         ``tentative`` where what is known allows the fault and does not show it: such a finding belongs to the nursery,
-        whatever the rule's group, and is kept back unless somebody selects ``tentative``.
+        whatever the rule's group, and is kept back unless somebody selects ``tentative``. ``silent`` where this one
+        does not end a run, though others of a rule with ``raises`` do: a test that stands may have it.
         """
         if fix is not None and not self.source.writable:
             fix = None
         span, told = self.source.span(node), tuple(notes)
         told += self._learned_elsewhere(node, span, told)
-        tentative = tentative or self._is_doubtful_here(node)
+        tentative = tentative or self._is_doubtful_here(node, silent=silent)
         group = "nursery" if tentative else self.group
         finding = Finding(self.name, group, GROUPS[group], message, span, told, fix, tentative)
         self._findings[finding] = None
 
-    def _is_doubtful_here(self, node: cst.CSTNode) -> bool:
+    def _is_doubtful_here(self, node: cst.CSTNode, *, silent: bool) -> bool:
         """Whether the place of a file, or what the rest of the project says, makes a finding tentative."""
         from devlint.generated import is_generated
         from devlint.unused import is_unused
 
-        if (self.raises and self.in_tests) or is_generated(self.source):
+        if (self.raises and not silent and self.in_tests) or is_generated(self.source):
             return True
         if self.flow.project is None:
             return False

@@ -53,7 +53,10 @@ def report_left_out(rule: Rule, node: cst.Call, given: cst.Name) -> None:
 def _mentions_before(rule: Rule, function: Function, node: cst.Call, given: cst.Name) -> list[cst.Name]:
     """Where a parameter is named before a call is done with, or in the same statement, in any way."""
     statement = rule.enclosing(node, cst.SimpleStatementLine, cst.BaseCompoundStatement)
-    end = rule.source.offsets(statement if isinstance(statement, cst.SimpleStatementLine) else node)[1]
+    whole: cst.CSTNode = node  # with torch.device(device) if device is not None else nullcontext():
+    while isinstance(above := rule.parent(whole), cst.BaseExpression | cst.Arg | cst.WithItem):
+        whole = above
+    end = rule.source.offsets(statement if isinstance(statement, cst.SimpleStatementLine) else whole)[1]
     return [
         each
         for each in tree.named(function.node.body, given.value)

@@ -64,8 +64,8 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
 
 
 def _is_handed(function: Function, model: cst.BaseExpression) -> bool:
-    """Whether a function is handed what it calls, or its object holds it: ``len(tokens)`` and ``self.split(tokens)``, of
-    a method, ask no model, and ``net = build(); net(torch.zeros(3))`` may be built on the host."""
+    """Whether a function is handed what it calls, or its object holds it: ``len(tokens)``, and ``self.split(tokens)``
+    of a method, ask no model, and ``net = build(); net(torch.zeros(3))`` may be built on the host."""
     first, _, rest = dotted(model).partition(".")
     if first not in ("self", "cls"):
         return first in function.param_names

@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.names import dotted, names_bound, target_names
+from devlint.flow.names import called_name, dotted, names_bound, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND, Value
@@ -72,13 +72,14 @@ class DiscardedMove(Rule):
     where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
 
-    Held back as tentative: what a model is handed, and nothing else shows to be a tensor (`for x, y in batches:`); what
-    may be there already, since nobody knows where it is (what a function is handed, or makes of that: of thirteen such
-    moves in public code five did harm), unless it meets what is there or is returned, or the move stands in an object's
-    own `to` or below `if x.device != device`; what follows its module anyway; lengths, which the host reads; elements
-    of containers of which nothing shows that they are tensors; what becomes an attribute whose name is a variable;
-    attributes that meet tensors on the host; what nothing reads again before it is moved properly; code that is copied
-    from others; and tests that are skipped on every machine.
+    Held back as tentative: what a model is handed, and nothing else shows to be a tensor (`for x, y in batches:`);
+    what may be there already, since nobody knows where it is (what a function is handed, or makes of that: of
+    thirteen such moves in public code five did harm), unless it meets what is there or is returned, or the move
+    stands in an object's own `to` or below `if x.device != device`; what follows its module anyway; lengths, which
+    the host reads; elements of containers of which nothing shows that they are tensors; what becomes an attribute
+    whose name is a variable; attributes that meet tensors on the host; what nothing reads again before it is moved
+    properly; the targets of `ctc_loss`; what a function did not make itself, in code that is copied from others;
+    and tests that are skipped on every machine.
 
     Of 70 findings in repositories that nobody had tuned for, 40 were worth a change; 23 moves did nothing in code that
     nobody runs or reads the result of, and in seven the receiver was a module, or was there already. What they showed
@@ -175,9 +176,11 @@ class DiscardedMove(Rule):
             return False  # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
         if _LENGTHS.search(self.code(receiver)):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
-        if is_copied(self, call):
+        if is_copied(self, call) and not self._is_made_here(call, move):
             return False
         reads = self._other_reads(call, receiver)
+        if any(self._is_of_ctc(read) for read in reads):
+            return False
         if not self._is_elsewhere(call, move) and not any(self._meets_there(read) for read in reads):
             return False
         if reads and self._is_set_by_variable(reads[0]):
@@ -187,6 +190,19 @@ class DiscardedMove(Rule):
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
         # self.rate.to(device), and in another method: torch.ones(n) * self.rate
         return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
+
+    def _is_made_here(self, call: cst.Call, move: Move | None) -> bool:
+        """``found = torch.zeros(3); found.to(device)``: that stays on the host, whoever wrote it first."""
+        made = move.value.origin if move is not None and move.value.place.is_host else None
+        if not isinstance(made, cst.Call) or self.flow.function(made) is not self.flow.function(call):
+            return False
+        return self.flow.factory(made) is not None
+
+    def _is_of_ctc(self, read: cst.BaseExpression) -> bool:
+        """``F.ctc_loss(scores, labels, ...)`` takes its targets from the host, too."""
+        arg = self.parent(read)
+        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        return isinstance(call, cst.Call) and called_name(call) == "ctc_loss"
 
     def _is_set_by_variable(self, read: cst.BaseExpression) -> bool:
         """``for name in dir(one): ...; setattr(self, name, x)``: which of them is a tensor, and read, nobody knows."""

@@ -79,14 +79,15 @@ class MixedDevices(Rule):
     device, and the copy is made each time.
 
     ## Limits
-    What a function was handed counts as being on a device where the file has to do with devices and no call in it says
-    otherwise. A zero-dimensional host tensor may mix with device tensors and is not reported. Tensors made by
-    functions that take `device=` are for `tensor-without-device`, attributes of modules for `unregistered-tensor`.
-    Tentative where nothing but a parameter says that the other side is on a device, as for `tensor-without-device`,
-    where a part of a batch is handed to a model that is not followed, or a wrapper of models may move it; for a loss that is not torch's own; for lengths out of a batch; and for
-    what a model of another file gives, whose `forward` may give what is on the host.
-    Tentative, too, in code for an export (a file, a function or a flag of that name), and in files about models that
-    have nothing to do with devices, for what meets something that a function was handed.
+    What a function was handed counts as being on a device where the file has to do with devices and no
+    call in it says otherwise. A zero-dimensional host tensor may mix with device tensors and is not reported.
+    Tensors made by functions that take `device=` are for `tensor-without-device`, attributes of modules for
+    `unregistered-tensor`. Tentative where nothing but a parameter says that the other side is on a device, as for
+    `tensor-without-device`, where a part of a batch is handed to a model that is not followed, or a wrapper of
+    models may move it; for a loss that is not torch's own; for lengths out of a batch; and for what a model of
+    another file gives, whose `forward` may give what is on the host. Tentative, too, in code for an export (a file,
+    a function or a flag of that name), and in files about models that have nothing to do with devices, for what
+    meets something that a function was handed.
 
     In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. In code that is
     being written or brought to a device, select it.

@@ -84,11 +84,10 @@ class UncalledFunction(Rule):
     tests of a file is told once, and left out on what pytest never collects.
 
     Tentative where an `if` guards nothing but what is right anyway (`if x.cuda: x = x.cpu()`), or what does nothing
-    where the answer would be no (`if rows.numel != 0: x[rows] = 0`); where the other choice only converts (`x if
-    x.is_floating_point else x.float()`); where it keeps an error of its own from those without a GPU, who get another
-    one soon after (`if not torch.cuda.is_available: raise`: eight of twelve such guards in public code were held for
-    worth a change); where a type checker's word for it is silenced (`# type: ignore[truthy-function]`); and in code
-    that is copied from others.
+    where the answer would be no (`if rows.numel != 0: x[rows] = 0`); where it keeps an error of its own from those
+    without a GPU, who get another one soon after (`if not torch.cuda.is_available: raise`: eight of twelve such
+    guards in public code were held for worth a change); where a type checker's word for it is silenced (`# type:
+    ignore[truthy-function]`); and in code that is copied from others.
 
     Silent on `torch.device(name)`, which may be there to raise for a wrong name, as it is in an `assert`, and where a
     module's test only asks whether this torch has it (`torch.xpu and torch.xpu.is_available()`). Tentative where what
@@ -183,9 +182,7 @@ class UncalledFunction(Rule):
         key = self.code(mark) if isinstance(mark, cst.Decorator) else node
         fix = self._fix(node, name, use, test)
         idle = name in _METHODS and (
-            self._guards_nothing(node) or self._converts_nothing(node)
-            if use == TRUE
-            else use == UNEQUAL and self._guards_indexed(node)
+            self._guards_nothing(node) if use == TRUE else use == UNEQUAL and self._guards_indexed(node)
         )
         if use == TRUE and name.endswith(".is_available"):
             idle = idle or self._is_implied(node) or self._only_raises(node)
@@ -200,16 +197,6 @@ class UncalledFunction(Rule):
         lines = guard.body.body if isinstance(guard.body, cst.IndentedBlock) else [guard.body]
         harmless = {f"{holder} = {holder}.{method}()" for method in _ONCE_OR_TWICE}
         return all(self.code(line).strip() in harmless for line in lines)
-
-    def _converts_nothing(self, node: cst.Attribute) -> bool:
-        """``x if x.is_floating_point else x.float()``: what is no float is rarely handed in, and computes as one."""
-        choice, holder = self.parent(node), self.code(node.value)
-        return (
-            isinstance(choice, cst.IfExp)
-            and choice.test is node
-            and self.code(choice.body) == holder
-            and self.code(choice.orelse) in (f"{holder}.float()", f"{holder}.double()")
-        )
 
     def _only_raises(self, node: cst.Attribute) -> bool:
         """``if not torch.cuda.is_available: raise SystemError("no GPU")``, which something else raises soon after."""
