@@ -77,14 +77,14 @@ class IgnoredDeviceArgument(Rule):
     apart on purpose; in constructors, where the device is usually being stored, and in those of modules, which are
     moved as a whole; under a test that asks for the device, or for what the device was chosen by; where the function
     moves `self` first, or uses its `device` for what it returns only; where what is moved is moved again at once, read
-    by nothing else, brought back, or only gone through; for `self._execution_device`, and for the `self.device` of a
-    pipeline of diffusers that several methods go by. A constant is reported as the one that was forgotten: silent where
-    the file sets the current device, or names CUDA in another function, too, where as much goes to CUDA as elsewhere,
-    and where the other device is one of CUDA. Tensors that are filled from the host are meant to be there. Of the
-    functions called, those of the project are seen that give tensors, and none that is handed a tensor or a module and
-    has `None` for a default; what they give must be given back or meet what is there. Of `or`, silent where parentheses
-    say how it is meant, and where the test asks for more than what the machine has. Of an index, only what goes to
-    calls together with the device counts, and nothing else may be done with it.
+    by nothing else, brought back, or only gone through; for `self._execution_device`, and for an attribute that a
+    method which is called before goes by, too, and is told nothing else. A constant is reported as the one that was
+    forgotten: silent where the file sets the current device, or names CUDA in another function, too, where as much goes
+    to CUDA as elsewhere, and where the other device is one of CUDA. Tensors that are filled from the host are meant to
+    be there. Of the functions called, those of the project are seen that give tensors, and none that is handed a tensor
+    or a module and has `None` for a default; what they give must be given back or meet what is there. Of `or`, silent
+    where parentheses say how it is meant, and where the test asks for more than what the machine has. Of an index, only
+    what goes to calls together with the device counts, and nothing else may be done with it.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://docs.pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -203,7 +203,7 @@ class IgnoredDeviceArgument(Rule):
         if head != "self" or "." in attr or not names_device(attr) or function.takes_self is False:
             return False
         # def encode(self, text, device): ids = ids.to(self._execution_device)   is where the pipeline runs
-        if attr == "_execution_device" or self._is_of_pipeline(function, path):
+        if attr == "_execution_device" or self._ends_before(function, use):
             return False
         # def __init__(self, device): super().__init__(device); self.mean = mean.to(self.device)
         if function.role == CONSTRUCTOR:
@@ -220,17 +220,21 @@ class IgnoredDeviceArgument(Rule):
         sources = {dotted(node.value) for node in told.bindings}
         return len(sources) == 1 and all(s.startswith("self.") and s != path and names_device(s[5:]) for s in sources)
 
-    def _is_of_pipeline(self, function: Function, path: str) -> bool:
-        """Whether a pipeline, of which diffusers says where it runs and where its parts are, goes by the latter in
-        another method, too: what tells the two apart ends there in any case."""
+    def _ends_before(self, function: Function, use: Use) -> bool:
+        """``x0 = self.encode(image)``, above, where ``encode`` is told no device and goes by the same attribute: where
+        the two are not the same, it ends there in any case."""
         cls = function.cls
-        if cls is None or "_execution_device" not in self.source.text or self.flow.stores(cls, path[5:]):
-            return False
-        return any(
-            use.path == path
+        called = {
+            dotted(call.func)[5:]
+            for call in self.source.nodes_of(cst.Call)
+            if self.flow.function(call) is function
+            and dotted(call.func).startswith("self.")
+            and self.source.comes_before(call, use.call)
+        }
+        return cls is not None and any(
+            other.cls is cls and other.name in called and devices.told(self, other) is None
             for other, found in self._uses.items()
-            if other is not function and other.cls is cls
-            for use in found
+            if any(each.path == use.path for each in found)
         )
 
     def _constant_is_wrong(self, told: Told, found: list[Use], use: Use) -> bool:
