@@ -96,7 +96,7 @@ class GlobalRankAsDevice(Rule):
             if _SAYS_LOCAL.search(name):
                 key = self._owner(name, function), name
                 # device = torch.device("cuda", cfg.local_rank); ...; cfg.local_rank = dist.get_rank()   to be logged
-                if key not in misnamed or self._comes_after(misnamed[key], node):
+                if key not in misnamed or self._is_of_another(misnamed[key], name, node):
                     continue
                 wrong = misnamed.pop(key)
                 if not (function is not None and self._narrowed(function, name)):
@@ -119,10 +119,15 @@ class GlobalRankAsDevice(Rule):
         """The function whose name it is; ``args.local_rank`` and ``self.local_rank`` are those of the file."""
         return None if "." in name else function
 
-    def _comes_after(self, bound: cst.CSTNode, node: cst.CSTNode) -> bool:
-        """Whether the same function numbers the device before it binds the name."""
+    def _is_of_another(self, bound: cst.CSTNode, name: str, node: cst.CSTNode) -> bool:
+        """Whether what numbers a device is not what was bound: it stands above, or its function binds its own."""
         function = self.flow.function(node)
-        return self.flow.function(bound) is function is not None and self.source.comes_before(node, bound)
+        if self.flow.function(bound) is function:
+            return function is not None and self.source.comes_before(node, bound)
+        return any(
+            self.flow.function(assign) is function and any(dotted(each.target) == name for each in assign.targets)
+            for assign in self.source.nodes_of(cst.Assign)
+        )
 
     def _misnamed(self) -> dict[tuple[Function | None, str], cst.BaseExpression]:
         """Names such as ``local_rank`` that get the global rank, by function."""

@@ -54,7 +54,7 @@ class TensorFromDeviceScalars(Rule):
     ## Limits
     Silent for lists that hold numbers as well, and where it is not known that the elements are on a device, or that
     they are single values with no dimension: a vector of one gives another shape, and a number waits for nothing.
-    Of 20 findings in code that is kept well, strict readers held those six for true that are left, and two for worth a
+    Of 20 findings in code that is kept well, strict readers held those five for true that are left, and two for worth a
     change.
 
     ## References
