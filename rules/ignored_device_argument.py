@@ -319,20 +319,17 @@ class IgnoredDeviceArgument(Rule):
         return _SETTINGS.match(head) is not None or head in self.flow.scope.imports
 
     def _is_of_cuda(self, function: Function, path: str) -> bool:
-        """``self.device = torch.device("cuda", rank)``: of the class, all that binds it."""
+        """``self.device = torch.device("cuda", rank)``: of the class, where nothing that binds it names another one."""
         stored = self.flow.stores(function.cls, path[5:]) if function.cls is not None and path[:5] == "self." else []
-        made = [statement.value for statement, _ in stored if isinstance(statement, cst.Assign)]
-        return bool(stored) and len(made) == len(stored) and all(self._names_cuda(value) for value in made)
+        values = [statement.value for statement, _ in stored if isinstance(statement, cst.Assign)]
+        named = [text for value in values if (text := self._kind_named(value)) is not None]
+        return bool(named) and all(text.startswith("cuda") for text in named)
 
-    def _names_cuda(self, value: cst.BaseExpression) -> bool:
-        kind = value.args[0].value if isinstance(value, cst.Call) and value.args else None
-        text = self.flow.value(kind).text if kind is not None else None
-        return (
-            isinstance(value, cst.Call)
-            and self.flow.name_of(value) == "torch.device"
-            and text is not None
-            and text.startswith("cuda")
-        )
+    def _kind_named(self, value: cst.BaseExpression) -> str | None:
+        """``cuda`` of ``torch.device("cuda", rank)``; nothing for a choice, of which that is one."""
+        if not isinstance(value, cst.Call) or not value.args or self.flow.name_of(value) != "torch.device":
+            return None
+        return self.flow.value(value.args[0].value).text
 
     def _comes_late(self, use: Use, constants: list[Use]) -> bool:
         """Whether the function names an accelerator before in any case: elsewhere no run gets as far."""
