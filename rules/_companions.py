@@ -19,7 +19,7 @@ from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import Function
 from devlint.flow.value import DATA, TENSOR, THING, UNKNOWN_KIND
 from devlint.rule import Rule
-from devlint.rules._followed import filled, holds, is_for_host, is_put, kept_as
+from devlint.rules._followed import filled, holds, is_for_host, is_from_host, is_put, kept_as
 from devlint.rules._meetings import calls_of, is_of_host, may_be_handed_there, runs_on_host
 from devlint.rules._sizes import Sizes, head_of
 from devlint.rules._switches import tests_above
@@ -61,6 +61,8 @@ def companions(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Com
         givers = sorted(sizes.givers(function, call))
         if not givers or not all(may_be_handed_there(rule, function, call, _word(each)) for each in givers):
             continue
+        if any(is_from_host(rule, function, giver) for giver in givers) or _replaces_data(rule, call):
+            continue
         if is_for_host(rule, function) or _is_brought_by_callers(rule, function):
             continue
         if _goes_on(rule, function, call, givers):
@@ -76,6 +78,13 @@ def _may_be_tensor(rule: Rule, function: Function, node: cst.BaseExpression) -> 
         return False
     # image.shape[0] of what cv2 has read: arrays have shapes, too
     return value.kind == TENSOR or not _knows_arrays(rule) or _is_used_as_tensor(rule, function, head)
+
+
+def _replaces_data(rule: Rule, call: cst.Call) -> bool:
+    """``table.weight.data = torch.zeros(more, width)``: done to a model that is being built."""
+    assign = rule.parent(call)
+    target = assign.targets[0].target if isinstance(assign, cst.Assign) else None
+    return isinstance(target, cst.Attribute) and target.attr.value == "data"
 
 
 def _word(giver: str) -> str:

@@ -37,6 +37,8 @@ def is_put(rule: Rule, function: Function, call: cst.Call) -> bool:
             return True
         if isinstance(node, cst.Attribute) and node.attr.value in PUTS and holds(node.value, call, names):
             return True
+        if isinstance(node, cst.Call) and _is_told_type(node) and holds(node.func, call, names):
+            return True
         if isinstance(node, cst.Call) and any(holds(arg.value, call, names) for arg in node.args):
             word = called_name(node)
             if node is not call and (word in PUTS or _MAY_PUT.search(word)):
@@ -46,6 +48,12 @@ def is_put(rule: Rule, function: Function, call: cst.Call) -> bool:
     # self.mask = self.mask.to(x.device)   in another method
     attrs = "|".join(re.escape(name) for name in names if name.startswith("self."))
     return bool(attrs) and re.search(rf"(?:{attrs})(?:\[[^]\n]*\])?\.(?:to|cuda)\(", rule.source.text) is not None
+
+
+def _is_told_type(call: cst.Call) -> bool:
+    """``torch.ones(n).type(x.type())``: the name of a type says where it is, too."""
+    given = call.args[0].value if len(call.args) == 1 else None
+    return called_name(call) == "type" and isinstance(given, cst.Call) and called_name(given) == "type"
 
 
 def kept_as(rule: Rule, call: cst.Call) -> set[str]:
@@ -105,3 +113,25 @@ def filled(node: cst.BaseExpression) -> cst.BaseExpression:
     while isinstance(node, cst.Subscript):
         node = node.value
     return node
+
+
+def is_from_host(rule: Rule, function: Function, path: str) -> bool:
+    """Whether a function got something from what is on the host, through whatever helpers: ``rows`` of ``rows =
+    normalized(torch.from_numpy(table))``, ``state`` of ``state = read(file, map_location="cpu")``."""
+    known = {re.split(r"[.\[]", path, maxsplit=1)[0]}
+    values = [
+        (names_bound(*(target.target for target in node.targets)), node.value)
+        for node in tree.walk(function.node.body)
+        if isinstance(node, cst.Assign)
+    ]
+    for names, value in reversed(values):
+        if names.isdisjoint(known):
+            continue
+        if _READ_ON_HOST.search(rule.code(value)):
+            return True
+        if isinstance(value, cst.Subscript | cst.Attribute | cst.Call):
+            known |= {part.value for part in tree.walk(value) if isinstance(part, cst.Name)} & function.assigned
+    return False
+
+
+_READ_ON_HOST = re.compile(r"map_location=[^,)]*cpu|\bfrom_numpy\(|\bshape_as_tensor\(|\.cpu\(\)")

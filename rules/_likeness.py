@@ -19,6 +19,7 @@ from devlint.flow.place import UNKNOWN_PLACE
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.flow.value import ARRAY, DATA, DICT, LIST, TENSOR, THING, TUPLE, UNKNOWN_KIND, Value
 from devlint.rule import Rule
+from devlint.rules._followed import is_from_host
 from devlint.rules._meetings import is_dead, is_of_host, is_of_models, reads_array
 from devlint.rules._sizes import Sizes, code_of
 
@@ -38,6 +39,7 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
         if function is None or function.role in (HOST_SIDE, CONSTRUCTOR) or function.moves_something:
             continue  # ids = torch.cat([ids, torch.zeros(1, dtype=ids.dtype)]); batch = ids.to(device)
         found = sizes.givers(function, call)
+        found = {pattern for pattern in found if not is_from_host(rule, function, pattern)}
         if not may_be_there:
             found = {pattern for pattern in found if _is_given_by_model(rule, call, pattern)}
         if found:

@@ -80,7 +80,26 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
 
 def _is_on_host_there(rule: Rule, node: cst.CSTNode) -> bool:
     """Whether modules may stay on the host there: tests hand them what they made, and exports trace them."""
-    return rule.in_tests or records(rule) or is_of_export(rule, node) or _is_of_host_script(rule)
+    return (
+        rule.in_tests
+        or records(rule)
+        or is_of_export(rule, node)
+        or _is_of_host_script(rule)
+        or _is_built_and_kept_on_host(rule)
+    )
+
+
+def _is_built_and_kept_on_host(rule: Rule) -> bool:
+    """``def _load(): state = torch.load(file, map_location="cpu"); net = _Net(); net.load_state_dict(state)``, in a
+    file that moves nothing to a device: what builds its own, private module for the host."""
+    if any(move.target.is_there for move in rule.flow.facts.moves.values()):
+        return False
+    private = {cls.name for cls in rule.flow.scope.classes.values() if cls.is_module and cls.name.startswith("_")}
+    for call in rule.flow.calls("torch.load"):
+        function = rule.flow.function(call)
+        if function is not None and rule.flow.value(call).place == HOST and function.calls & private:
+            return True
+    return False
 
 
 def _is_of_host_script(rule: Rule) -> bool:

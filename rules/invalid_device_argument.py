@@ -83,9 +83,10 @@ class InvalidDeviceArgument(Rule):
     default, where no call of the file leaves it out, or something may come before: another branch, a `return`, a
     call that checks it.
 
-    In the nursery: of 73 findings in repositories that nobody had tuned for, 48 were worth a change. All but four of
-    the others are as it says, where nobody comes by: branches that no caller takes, code that was copied and is not
-    run.
+    Of 73 findings in repositories that nobody had tuned for, 48 were worth a change. All but four of the others are as
+    it says, where nobody comes by: branches that no caller takes, code that was copied and is not run. In 52 more
+    repositories, strict readers held all four findings that are told by default for true, and two of three tentative
+    ones; what the third showed is mended.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)
@@ -93,7 +94,7 @@ class InvalidDeviceArgument(Rule):
     - [torch.autocast](https://pytorch.org/docs/stable/amp.html#torch.autocast)
     """
 
-    group = "nursery"
+    group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
     raises = True

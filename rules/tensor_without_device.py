@@ -8,6 +8,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
+from devlint.flow.factories import makes_one
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import has_tensors
 from devlint.flow.names import dotted
@@ -118,16 +119,17 @@ class TensorWithoutDevice(Rule):
     replaces, and no lengths, which some functions want on the host. A reader held 4 of 26 such findings for worth a
     change, 14 for harmless and 8 for wrong; 16 of these 22, and none of the four, are silent since.
 
-    In the nursery: of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors
-    are where it says they are, nearly always; but much published code never runs on a device, and some objects stay on
-    the host. In code that is being written or brought to a device, select it.
+    Of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors are where it says
+    they are, nearly always; but much published code never runs on a device, and some objects stay on the host. In 52
+    more repositories, strict readers held four of the six findings that are told by default for true, and one for
+    wrong; what the other two showed is mended. Of 14 tentative ones they held five for true.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)
     """
 
-    group = "nursery"
+    group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
     raises = True
@@ -433,10 +435,7 @@ def _has_no_room(factory: cst.Call, meeting: Meeting) -> bool:
     into = meeting.node.target if isinstance(meeting.node, cst.AugAssign) else None
     if into is not meeting.there_node or meeting.there.zero is False:
         return False
-    sizes = [arg.value for arg in factory.args if arg.keyword is None]
-    if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple) and len(sizes[0].elements) == 1:
-        return True  # torch.tensor([0.0])
-    return len(sizes) == 1 and isinstance(sizes[0], cst.Integer) and sizes[0].value == "1"
+    return makes_one(factory)
 
 
 def _device_comparisons(test: cst.BaseExpression) -> Iterator[tuple[str, str]]:

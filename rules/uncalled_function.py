@@ -93,15 +93,16 @@ class UncalledFunction(Rule):
     module's test only asks whether this torch has it (`torch.xpu and torch.xpu.is_available()`). Tentative where what
     it guards does nothing without a GPU (`if torch.cuda: torch.cuda.manual_seed_all(0)`).
 
-    In the nursery: of 99 findings in repositories that nobody had tuned for, 63 were worth a change. The parentheses
-    are missing in nearly all of the others as well, and what the test decides on does no harm either way.
+    Of 99 findings in repositories that nobody had tuned for, 63 were worth a change. The parentheses are missing in
+    nearly all of the others as well, and what the test decides on does no harm either way. In 52 more repositories,
+    strict readers held all six findings for true.
 
     ## References
     - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)
     - [torch.is_floating_point](https://pytorch.org/docs/stable/generated/torch.is_floating_point.html)
     """
 
-    group = "nursery"
+    group = "correctness"
     fixable = "sometimes"
 
     def check(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow import expressions, hypothesis
+from devlint.flow.factories import makes_one
 from devlint.flow.frame import Env, Frame
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
 from devlint.flow.scope import Class
@@ -105,6 +106,11 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
         frame.flow.has_paths = True
 
 
+def _is_mask(node: cst.BaseExpression, index: Value) -> bool:
+    """``x[x == 0] = torch.tensor([1.0])``: one value on the host fills what a mask picks, as a number does."""
+    return index.ref == "mask" or isinstance(node, cst.Comparison)
+
+
 def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, statement: cst.CSTNode | None) -> None:
     base = expressions.evaluate(frame, target.value)
     for item in target.slice:
@@ -113,7 +119,8 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
             # torch moves the indices of what is written, host[on_gpu] = 0, and refuses values that are elsewhere
             if index.kind == TENSOR and index.zero is False and type(statement) is cst.Assign:
                 frame.meet_index(target, (target.value, base), (statement.value, value))
-                frame.meet_put(target, (target.value, base), (statement.value, value))
+                if not (_is_mask(item.slice.value, index) and makes_one(value.origin)):
+                    frame.meet_put(target, (target.value, base), (statement.value, value))
         elif type(item.slice) is cst.Slice:
             for bound in (item.slice.lower, item.slice.upper, item.slice.step):
                 if bound is not None:

@@ -24,6 +24,14 @@ from devlint.flow.value import (
 )
 
 
+def makes_one(made: cst.CSTNode | None) -> bool:
+    """Whether a factory is told to make a single element: ``torch.tensor([0.0])``, ``torch.zeros(1)``."""
+    sizes = [arg.value for arg in made.args if arg.keyword is None] if isinstance(made, cst.Call) else []
+    if len(sizes) == 1 and isinstance(sizes[0], cst.List | cst.Tuple) and len(sizes[0].elements) == 1:
+        return True
+    return len(sizes) == 1 and isinstance(sizes[0], cst.Integer) and sizes[0].value == "1"
+
+
 def make(frame: Frame, node: cst.Call, name: str, factory: table.Factory, args: Args) -> Value:
     """A factory that obeys ``device=``."""
     given = args.get(None, "device")
