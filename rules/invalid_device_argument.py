@@ -14,6 +14,7 @@ from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
+from devlint.rules._copied import is_copied
 from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
@@ -77,11 +78,11 @@ class InvalidDeviceArgument(Rule):
     counts where it is given for a device or the other is one, and not where both are the rank of the process.
 
     Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
-    that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in
-    a file that sets the default tensor type, since they make others then, in what puts batches together on the
-    host, and with a device that is the host's by default. So is `torch.device` of a parameter that is `None` by
-    default, where no call of the file leaves it out, or something may come before: another branch, a `return`, a
-    call that checks it.
+    that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
+    file that sets the default tensor type, since they make others then, in what puts batches together on the host, with
+    a device that is the host's by default, and in a copy of somebody else's package, which would have been mended if
+    the project ran that. So is `torch.device` of a parameter that is `None` by default, where no call of the file
+    leaves it out, or something may come before: another branch, a `return`, a call that checks it.
 
     Of 73 findings in repositories that nobody had tuned for, 48 were worth a change. All but four of the others are as
     it says, where nobody comes by: branches that no caller takes, code that was copied and is not run. In 52 more
@@ -245,7 +246,8 @@ class InvalidDeviceArgument(Rule):
                 # once that is one of CUDA's, it makes tensors there
                 tentative=self.flow.default_type_set
                 or self._is_for_batches(node)
-                or self._is_host_by_default(node, value),
+                or self._is_host_by_default(node, value)
+                or is_copied(self, node),
             )
 
     def _is_host_by_default(self, node: cst.Call, device: Value) -> bool:
