@@ -57,13 +57,17 @@ def meetings(rule: Rule) -> Iterator[Meeting]:
 
 def doubted(rule: Rule) -> Iterator[Meeting]:
     """Meetings with what a function was handed, where less speaks for that being on a device than for `meetings`: the
-    file never speaks of devices, or a helper makes what is on the host, ``slopes = get_slopes(heads)``."""
-    if runs_on_host(rule) or is_of_host(rule) or not is_of_models(rule):
+    file never speaks of devices, a helper makes what is on the host, ``slopes = get_slopes(heads)``, or what it meets
+    is made of what was handed in by something unknown, ``x = pad(x)``."""
+    if runs_on_host(rule) or is_of_host(rule):
         return
+    of_models, of_images = is_of_models(rule), _OF_AUGMENTATION.search("/".join(near(rule.source.path)))
     sure = {id(each) for each in meetings(rule)}
-    for meeting in rule.flow.facts.assumed.values():
+    for meeting in (*rule.flow.facts.assumed.values(), *rule.flow.facts.supposed.values()):
         function = rule.flow.function(meeting.node)
         if id(meeting) in sure or function is None or function.moves_something:
+            continue
+        if not of_models and (of_images or not _is_told_tensor(rule, meeting)):
             continue
         if _believed(rule, meeting, of_helpers=True):
             yield meeting
@@ -93,8 +97,11 @@ def _is_aware(rule: Rule) -> bool:
 def _is_annotated(rule: Rule, meeting: Meeting) -> bool:
     """``def ranks(x: torch.Tensor)``, be it in the docstring: where nothing in a file has to do with devices, it may be
     for the host alone, unless it says that tensors come in, and has nothing to do with arrays."""
-    if "numpy" in rule.flow.scope.packages:
-        return False
+    return "numpy" not in rule.flow.scope.packages and _is_told_tensor(rule, meeting)
+
+
+def _is_told_tensor(rule: Rule, meeting: Meeting) -> bool:
+    """Whether the annotation, or the docstring, says that what was handed in is a tensor."""
     function = rule.flow.function(meeting.node)
     if function is None:
         return False
@@ -199,7 +206,16 @@ def _stays_on_host(rule: Rule, meeting: Meeting) -> bool:
         return True
     if function.cls is None or speaks_of_devices(rule):
         return False
-    return any(rule.code(call.func) == function.cls.name for call in rule.source.nodes_of(cst.Call))
+    built = [call for call in rule.source.nodes_of(cst.Call) if rule.code(call.func) == function.cls.name]
+    return any(_is_run(rule, call) for call in built)
+
+
+def _is_run(rule: Rule, call: cst.Call, steps: int = 3) -> bool:
+    """Whether a file runs a call by itself, unlike that of ``def small(): return Net(8)``, which others call."""
+    function = rule.flow.function(call)
+    if function is None or function.name == "main" or function.name.startswith("test"):
+        return True
+    return steps > 0 and any(_is_run(rule, each, steps - 1) for each in calls_of(rule, function) if each is not call)
 
 
 def speaks_of_devices(rule: Rule) -> bool:
@@ -264,7 +280,8 @@ def may_be_handed_there(rule: Rule, function: Function, node: cst.CSTNode, name:
     """Whether a function may be handed something of that name on a device, as far as anybody knows, at a node of it."""
     if function.role in (CONSTRUCTOR, HOST_SIDE) or function.name.startswith("test"):
         return False
-    if function.name == "__call__" and function.cls is not None and not function.cls.is_module:
+    is_called = function.name == "__call__" and function.cls is not None and not function.cls.is_module
+    if is_called and function.cls is not None and not function.cls.name.lower().endswith("loss"):
         return False  # class RandomErase: def __call__(self, image): ...  a transform of data
     if name in function.handed_host:
         return False  # pad(torch.zeros(3)): a caller hands it what is on the host

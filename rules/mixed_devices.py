@@ -87,7 +87,7 @@ class MixedDevices(Rule):
     models may move it; for a loss that is not torch's own; for lengths out of a batch; and for what a model of
     another file gives, whose `forward` may give what is on the host. Tentative, too, in code for an export (a file,
     a function or a flag of that name), and in files about models that have nothing to do with devices, for what
-    meets something that a function was handed.
+    meets something that a function was handed, or that something unknown makes of that (`x = pad(x)`).
 
     In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. In 52 more
     repositories it told three by default, of one cause, and wrong; that is mended, and no others are told there. In

@@ -109,7 +109,8 @@ class TensorWithoutDevice(Rule):
     scripts that nobody imports and that say no word of devices, and where the device is an argument (`device=None`)
     that no call in the file gives. So is what processes gather with accelerate, which does nothing where there is one.
     So is, in files about models, what meets something that a function was handed though nothing in the file has to do
-    with devices, what a helper that takes no tensors makes, what a method makes that tries its module out (it gives
+    with devices, or with what something unknown makes of that (`x = pad(x)`), what a helper that takes no tensors
+    makes, what a method makes that tries its module out (it gives
     nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that (`rows +
     torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
     None of these is told where the function moves anything. So is, last, what takes its sizes or type from a tensor and
@@ -357,12 +358,12 @@ class TensorWithoutDevice(Rule):
         )
 
     def _report_doubtful(self, factory: cst.Call, meeting: Meeting) -> None:
-        there = short(self.code(meeting.there_node))
+        there, told = short(self.code(meeting.there_node)), self.flow.value(meeting.there_node).is_tensor
         self.report(
             factory,
             f"`{self.flow.name_of(factory)}` makes this tensor on the host, and it meets `{there}`, wherever that is",
             notes=[self.note(meeting.node, f"they meet here, in {meeting.what}")],
-            fix=self._fix(factory, meeting) if meeting.there.place.kind == "param" else None,
+            fix=self._fix(factory, meeting) if meeting.there.place.kind == "param" and told else None,
             tentative=True,
         )
 

@@ -85,8 +85,9 @@ class UnregisteredTensor(Rule):
     scale`) or a default (`torch.zeros(3) if mean is None else mean`), masks that are handed in beside `is_causal=True`,
     code for an export, attributes that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`)
     or only what a method is handed that the file never calls, what is made of something that is handed in
-    (`torch.tensor(mean)`) and may be a tensor, modules on a private base of torch's (`_BatchNorm`), modules that bring
-    their own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions,
+    (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module with parts of its own is
+    handed (`scale: Tensor`) and keeps, modules on a private base of torch's (`_BatchNorm`), modules that bring their
+    own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions,
     which run on the host alone, and what meets the input in a branch of a function of the file that it is handed to.
 
     Of 24 findings in repositories that nobody had tuned for, 4 were worth a change; each of the other causes was
@@ -106,8 +107,8 @@ class UnregisteredTensor(Rule):
         of_test = self.in_tests
         reported: set[tuple[Class, str]] = set()
         found: list[Told] = []
-        perhaps = self.flow.facts.perhaps
-        for meeting in (*self.flow.facts.meetings.values(), *perhaps.values()):
+        perhaps, kept = self.flow.facts.perhaps, self.flow.facts.kept
+        for meeting in (*self.flow.facts.meetings.values(), *perhaps.values(), *kept.values()):
             attr = meeting.host.attr
             if attr is None or attr in reported or not attr[0].is_module:
                 continue
@@ -130,6 +131,11 @@ class UnregisteredTensor(Rule):
             sure = sure and (meeting.node, meeting.host_node) not in perhaps
             sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
             sure = sure and not any(self._may_follow(value) for _, value in stores) and not _has_base_of_torch(cls)
+            if (meeting.node, meeting.host_node) in kept:
+                for statement, value in stores if _is_whole(cls) else ():
+                    if value.is_tensor and isinstance(value.origin, cst.Param):
+                        found.append(self._told_kept(statement, cls, name, meeting))
+                continue
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
                     found.append(
@@ -348,6 +354,19 @@ class UnregisteredTensor(Rule):
             tentative=not sure or self._has_host_kernels(cls),
         )
 
+    def _told_kept(self, statement: cst.CSTNode, cls: Class, name: str, meeting: Meeting) -> Told:
+        """``self.scale = scale``, of a tensor that the constructor is handed."""
+        there = " ".join(self.code(meeting.there_node).split())[:40]
+        return Told(
+            statement,
+            f"`self.{name}` is a plain attribute: it stays where it was handed in when `{cls.name}` is moved",
+            f"so does `self.{name}`",
+            notes=[self.note(meeting.node, f"here it meets `{there}`, which is on {where(meeting.there.place)}")],
+            fix=self._fix(statement, cls, name, on_host=True),
+            key=(cls, self.flow.function(meeting.node), False),
+            tentative=True,
+        )
+
     def _has_host_kernels(self, cls: Class) -> bool:
         """``torch.nn.quantized.functional.conv1d(x, weight, ...)``: torch has these for the host alone."""
         nodes = (node for owner in cls.lineage for node in tree.walk(owner.node) if isinstance(node, cst.Call))
@@ -382,6 +401,15 @@ class UnregisteredTensor(Rule):
             # a buffer is not trained: self.scale = torch.ones(3, requires_grad=True)
             safe=not on_host and self.flow.value(value).tracked is False,
         )
+
+
+def _is_whole(cls: Class) -> bool:
+    """Whether a class is `nn.Module` at once, and has parts that somebody has to move: ``L1Penalty(point)``, which only
+    compares what it is called with to what it was handed, is where its makers want it."""
+    has_parts = any(
+        value.kind == MODULE or value.ref in _REGISTERED for each in cls.lineage for value in each.attrs.values()
+    )
+    return has_parts and not any(each.project_bases for each in cls.lineage)
 
 
 def _has_base_of_torch(cls: Class) -> bool:

@@ -24,6 +24,7 @@ from devlint.flow import (
     operations,
     outside,
     project_calls,
+    suppositions,
     torch_calls,
 )
 from devlint.flow.arguments import Args, Operand
@@ -203,7 +204,7 @@ def unknown_call(frame: Frame, node: cst.Call, args: Args) -> Value:
         operands = [value for _, value in args.positional if value.holds_tensors]
         if operands and all(value.place.is_there for value in operands):
             return Value(THING, operands[0].place, node)
-    return UNKNOWN
+    return suppositions.of_call(frame, node, args.all)
 
 
 #: Models of transformers and diffusers, loaded by name; no tokenizers, configurations or pipelines.

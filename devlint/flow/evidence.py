@@ -72,7 +72,7 @@ def read(function: Function, imports: dict[str, str]) -> None:
             func = node.func
             if type(func) is cst.Attribute:
                 if func.attr.value in table.MOVES or func.attr.value in table.TYPE_MOVES:
-                    function.moves_something = True
+                    function.moves_something = function.moves_something or not _converts(node, imports)
                     if func.attr.value in table.MOVES:
                         _attributes_set(switched(func.value), function.moves)  # a module is moved in place
                 if type(func.value) is cst.Name:
@@ -159,6 +159,17 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 stack.extend(child)
             elif type(child) is not cst.MaybeSentinel:
                 stack.append(child)
+
+
+def _converts(call: cst.Call, imports: dict[str, str]) -> bool:
+    """``x.to(torch.int64)``, ``x.type(y.dtype)``: another type, at the same place."""
+    for arg in call.args:
+        head, _, rest = dotted(arg.value).partition(".")
+        named = arg.keyword is not None and arg.keyword.value in ("dtype", "memory_format", "copy")
+        of_torch = imports.get(head, head) == "torch" and rest in table.DTYPES
+        if arg.star or not (named or of_torch or rest.rpartition(".")[2] == "dtype"):
+            return False
+    return bool(call.args)
 
 
 def _note_converted(function: Function, node: cst.Assign) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import libcst as cst
 
-from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis, loaders, rounds
+from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis, loaders, rounds, suppositions
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.narrowing import narrow
@@ -141,7 +141,7 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     if kind == UNKNOWN_KIND:
         # scores[kept]: nothing that is on the host takes indices that are on a device
         there = next((i for _, i in indices if i.kind == TENSOR and i.place.is_there and i.zero is False), None)
-        return Value(THING, there.place, node) if there is not None else UNKNOWN
+        return Value(THING, there.place, node) if there is not None else base if base.items is not None else UNKNOWN
     return base if arrays.is_axes(base) else UNKNOWN
 
 
@@ -278,7 +278,7 @@ def operate(
         elif (a == ARRAY or b == ARRAY) and chosen.place.is_host:
             return UNKNOWN  # numpy's or torch's, as the order has it
         elif (a in (UNKNOWN_KIND, NAME) or b in (UNKNOWN_KIND, NAME)) and chosen.follows:
-            return Value(UNKNOWN_KIND)
+            return suppositions.together(left, right)
         else:
             # a number beside it, or a tensor that must be at the same place
             place, zero = chosen.place, chosen.zero
@@ -291,8 +291,9 @@ def operate(
         if type(node) is cst.AugAssign and left.ref == "non-leaf":
             ref, tracked = left.ref, left.tracked  # `w -= lr * w.grad` is the same tensor still
         result = tensor(place, chosen.origin, zero=zero, ref=ref, attr=chosen.attr, pinned=pinned, tracked=tracked)
-        if DATA in (a, b) or NAME in (a, b):
+        if DATA in (a, b) or NAME in (a, b) or UNKNOWN_KIND in (a, b):
             result = carried(result, chosen)
+        result = suppositions.beside(frame, result, ((left_node, left), (right_node, right)))
         return result if TENSOR in (a, b) or (a in tensors and b in tensors) else _as_opaque(result, chosen)
     if a == DICT and b == DICT and operator in (cst.BitOr, cst.BitOrAssign):
         return updated(left, right)
@@ -304,7 +305,7 @@ def operate(
         return HOST_DATA
     if a == DATA and left.text is not None and operator is cst.Add:
         return _text_with(frame, left, right_node, right)
-    return UNKNOWN
+    return suppositions.together(left, right)
 
 
 _CONTAINERS = (LIST, TUPLE, DICT)
@@ -411,6 +412,7 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
                 )
                 if DATA in (left.kind, right.kind) or NAME in (left.kind, right.kind):
                     result = carried(result, chosen)
+                result = suppositions.beside(frame, result, sides)
                 if TENSOR not in (left.kind, right.kind) and not (left.holds_tensors and right.holds_tensors):
                     result = _as_opaque(result, chosen)
         elif UNKNOWN_KIND in (left.kind, right.kind):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint.flow import suppositions
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, is_false, is_true
 from devlint.flow.frame import Frame
@@ -137,7 +138,8 @@ def like(frame: Frame, node: cst.Call, args: Args) -> Value:
     first = args.value(0, "input") or UNKNOWN
     place = frame.device_place(given[1], given[0]) if given is not None and given[1].kind != NONE else first.place
     pinned = False if place.is_host and args.get(None, "pin_memory") is None else None
-    return tensor(place, node, zero=first.zero, pinned=pinned, tracked=_asked_to_track(args))
+    made = tensor(place, node, zero=first.zero, pinned=pinned, tracked=_asked_to_track(args))
+    return made if given is not None else suppositions.beside(frame, made, args.positional[:1])
 
 
 def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
@@ -154,7 +156,8 @@ def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     # torch.Tensor([1.0, 2.0]), torch.LongTensor(3), torch.FloatTensor(rows): with a dimension
     # and torch.Tensor(weights) of what was handed in: it takes no number, but for a size
     sized = first is not None and (first.kind in (LIST, TUPLE, DATA, ARRAY, UNKNOWN_KIND) or first.zero is False)
-    by_numpy = name.startswith("torch.from") and (first is None or first.zero is not False)
+    # torch.from_numpy(np.array(x))   may have no dimension
+    by_numpy = name.startswith("torch.from") and (first is None or (first.kind == ARRAY and first.zero is not False))
     zero = False if sized and not by_numpy else None
     return tensor(place, node, zero=zero, pinned=False, tracked=False)
 

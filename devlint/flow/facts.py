@@ -131,11 +131,15 @@ class Facts:
     meetings: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: a function that may not bring the two together is handed what a module keeps on the host, and what is on a device
     perhaps: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    #: what a module keeps plain as it was handed to its constructor meets what others hand in, or is on a device
+    kept: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     feedings: dict[tuple[cst.CSTNode, cst.CSTNode], Feeding] = field(default_factory=dict)
     #: parts of a batch, or of what a tokenizer gave, that nothing has moved come to what is on a device
     left_behind: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: meetings of what is made on the host with what the function was handed: wrong where that is on a device
     assumed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
+    #: ... and with what is nobody knows where, but is made of that
+    supposed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: by what put it there, what is on a kind of device that is written down, and meets what the function was handed
     beside: dict[cst.CSTNode, Meeting] = field(default_factory=dict)
     #: what is made on the host is given back on one path, and what is elsewhere on another

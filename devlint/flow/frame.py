@@ -33,6 +33,7 @@ from devlint.flow.value import (
     HOST_DATA,
     HOST_OR_DEVICE,
     INSTANCE,
+    LIKE_TENSOR,
     LIST,
     LOADER,
     MODULE,
@@ -51,6 +52,7 @@ from devlint.flow.value import (
     Value,
     branched,
     join,
+    made_of,
     without_place,
 )
 
@@ -314,6 +316,7 @@ class Frame:
         beside: Operand | None = None
         zero: Operand | None = None
         fixed: Operand | None = None
+        supposed: Operand | None = None
         hosts: list[Operand] = []
         for operand in operands:
             value = operand[1]
@@ -321,9 +324,13 @@ class Frame:
                 either = operand
             elif value.or_host is not None:
                 beside = operand
+            if value.items is not None and (value.kind == TENSOR or value.ref == LIKE_TENSOR):
+                supposed = operand
             if value.kind != TENSOR and value.kind != THING and value.kind != MODULE:
                 continue
             place = value.place
+            if value.attr is not None and place.kind == "param" and value.zero is False:
+                self._meet_kept(node, what, operand, operands)
             if place.kind == "device" or place.kind == "fixed":
                 if place.kind == "fixed":
                     fixed = fixed or operand
@@ -347,7 +354,8 @@ class Frame:
                     given = given or operand  # a number of what was handed in is refused beside host rows
         if either is not None and beside is not None and host is None and there is None and given is None:
             self._meet_either(node, what, either, beside)
-        if host is None and either is not None and either is not given and (there is not None or given is not None):
+        beside_it = there or given or supposed
+        if host is None and either is not None and either is not given and beside_it is not None:
             value, test, _ = either[1].or_host  # type: ignore[misc]
             # if self.offload: grad = grad.cpu()   the same flag says where the other is
             if value.origin not in self.facts.moves and not hypothesis.decides(self, test, node):
@@ -359,6 +367,8 @@ class Frame:
                 self.met(node, what, each, there)
             elif given is not None:
                 self.assume(node, what, each, given)
+            elif supposed is not None:
+                self.suppose(node, what, each, supposed)
         if other is not None:
             if there is not None:
                 self.constrain(there, other)
@@ -375,6 +385,18 @@ class Frame:
             other = None  # torch.rand(n) <= chance(z): on the host, as the other must be
         chosen = there or other or host or zero
         return None if chosen is None else chosen[1]
+
+    def _meet_kept(self, node: cst.CSTNode, what: str, kept: Operand, operands: Sequence[Operand]) -> None:
+        """``def __init__(self, scale: Tensor): self.scale = scale``: what a module was handed once, and keeps, stays
+        where that was."""
+        made = kept[1].origin
+        if self.dead or self.function is None or not isinstance(made, cst.Param) or made.annotation is None:
+            return  # Inverse(forward.window)   may be handed a parameter, which is registered as it is kept
+        for operand in operands:
+            value = operand[1]
+            here = value.place.kind == "param" and value.place.scope == self.function.scope
+            if value.kind == TENSOR and value.attr is None and (value.place.is_there or here):
+                self.facts.kept.setdefault((node, kept[0]), Meeting(node, what, *kept, *operand))
 
     def _meet_either(self, node: cst.CSTNode, what: str, one: Operand, other: Operand) -> None:
         """``a = a.mean() if len(a) else torch.zeros(1); b = b.mean() if len(b) else torch.zeros(1); a + b``"""
@@ -422,6 +444,15 @@ class Frame:
         """What is made on the host meets what the function was handed: wrong where that is on a device."""
         if not self.dead and isinstance(host[1].origin, cst.CSTNode) and host[1].attr is None:
             self.facts.assumed.setdefault((node, host[0]), Meeting(node, what, host[0], host[1], given[0], given[1]))
+
+    def suppose(self, node: cst.CSTNode, what: str, host: Operand, other: Operand) -> None:
+        """Likewise with what is made of that, ``pad(x)``, though nobody knows where."""
+        origin = made_of(other[1])
+        if origin is None or self.dead or not isinstance(host[1].origin, cst.CSTNode) or host[1].attr is not None:
+            return
+        if self.function is not None and origin.place.scope == self.function.scope:
+            meeting = Meeting(node, what, host[0], host[1], other[0], origin)
+            self.facts.supposed.setdefault((node, host[0]), meeting)
 
     def beside(self, node: cst.CSTNode, what: str, fixed: Operand, given: Operand) -> None:
         """What is on one kind of device meets what the function was handed: wrong where that is on another."""
@@ -473,6 +504,9 @@ class Frame:
     def _gives_back_either(self, node: cst.BaseExpression, made: Value, test: cst.CSTNode, other: Value) -> None:
         """``if loss > 1: loss = torch.tensor([1.0])``, and then ``return loss``."""
         asked = self.scope.source.code(test)
+        origin = made_of(other)
+        if origin is not None and origin.origin is not None and self.values.get(origin.origin, UNKNOWN).is_tensor:
+            other = origin  # loss = self.compare(x); if loss.item() > 1: loss = torch.tensor([1.0])
         # if rows is None: rows = torch.zeros(3)   has no rows to follow
         absent = any(f"{other.place.name} is {none}" in asked for none in ("None", "not None"))
         chosen = absent or hypothesis.asks_for_device(asked)
@@ -520,6 +554,8 @@ class Frame:
             self.met(node, what, host, other)
         elif other[1].place.kind == "param":
             self.assume(node, what, host, other)
+        else:
+            self.suppose(node, what, host, other)
 
     def constrain(self, a: Operand, b: Operand) -> None:
         """Two values must be at one place; a caller that knows both may see that they are not."""
@@ -579,7 +615,10 @@ class Frame:
         for param in function.params:
             name = param.name.value
             if name not in env:
-                env[name] = self.values[param] = self._parameter(param, fed)
+                value = self._parameter(param, fed)
+                if value.kind == UNKNOWN_KIND and param.annotation is None and _is_absent(param.default):
+                    value = UNKNOWN.but(items=Value(TENSOR, self._parameter_place(name), param), origin=param)
+                env[name] = self.values[param] = value
         node_params = function.node.params
         if isinstance(node_params.star_arg, cst.Param):
             env[node_params.star_arg.name.value] = UNKNOWN

@@ -18,6 +18,7 @@ from devlint.flow import (
     optimizers,
     outside,
     project_calls,
+    suppositions,
 )
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand, is_false, is_true
@@ -104,6 +105,8 @@ def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, nam
         return receiver if name == "__iter__" else UNKNOWN
     if kind == PARAMS:
         return receiver
+    if receiver.items is not None and name in table.METHODS:
+        return suppositions.of_method(frame, node, receiver, name, args)
     return _unknown_method(frame, node, func, name, args)
 
 
@@ -345,7 +348,7 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
         result = result.but(zero=False, or_host=result.or_host)
     if result.kind == TENSOR and operation.operands == "first":
         result = result.but(ref=receiver.ref if receiver.ref == "mask" else None, or_host=result.or_host)
-    return result
+    return suppositions.beside(frame, result, operands)
 
 
 def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:

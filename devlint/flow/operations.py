@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow import copies
+from devlint.flow import copies, suppositions
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand, is_true
 from devlint.flow.frame import Frame
@@ -49,8 +49,8 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
     result = result_of(frame, node, operation, chosen, args, 1, operands)
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
-        return result.but(zero=False)
-    return result
+        result = result.but(zero=False)
+    return suppositions.beside(frame, result, operands)
 
 
 def meet_window(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow import calls, copies, elsewhere, hypothesis, modules, moves
+from devlint.flow import calls, copies, elsewhere, hypothesis, modules, moves, suppositions
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.facts import Meeting
 from devlint.flow.frame import DEFAULT_PLACE, Frame
@@ -101,7 +101,11 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         # the argument that is handed back, or what each call makes anew
         handed_in = {param: given[param.name.value][1].obj for param in function.params if param.name.value in given}
         returned = returned.but(obj=handed_in.get(handed_on, node))
-    return returned if returned.kind != UNKNOWN_KIND else UNKNOWN
+    if returned.kind == UNKNOWN_KIND:
+        return UNKNOWN if summary.gives_data else suppositions.of_call(frame, node, given.values())
+    if returned.is_tensor and returned.items is not None:  # made of what it was handed there
+        returned = returned.but(items=suppositions.common(frame, given.values()))
+    return returned
 
 
 def on_host(frame: Frame, node: cst.Call, value: Value, place: Place) -> Value | None:

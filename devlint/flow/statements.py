@@ -8,7 +8,7 @@ from typing import Any
 import libcst as cst
 
 from devlint import tree
-from devlint.flow import copies, hypothesis, rounds
+from devlint.flow import copies, hypothesis, rounds, suppositions
 from devlint.flow.binding import bind
 from devlint.flow.expressions import evaluate, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Around, Env, Frame
@@ -101,6 +101,8 @@ def _assign(frame: Frame, node: cst.Assign) -> None:
     value = evaluate(frame, node.value)
     if value.kind == UNKNOWN_KIND and type(node.value) is cst.Name and frame.function is not None:
         value = frame.parts_of_parameter(node.value.value, node.targets[0].target) or value
+    elif value.kind == UNKNOWN_KIND:
+        value = suppositions.in_place_of(frame, node, value)
     for target in node.targets:
         bind(frame, target.target, value, node)
 

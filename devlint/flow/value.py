@@ -98,7 +98,8 @@ class Value:
     anything that names one; ``ref`` of a tensor or a thing says what it is, where that matters (``parameter``,
     ``buffer``, ``non-leaf`` for a moved parameter, ``mask``, ``moved``, ``output``, ``dataset``, ``encoding``, the
     loader of a batch). ``items`` of an optimizer are its :class:`Built`, of an
-    object the devices that it was told, by attribute. ``or_host``: that it is a tensor on the host on one
+    object the devices that it was told, by attribute; of what is nobody knows where, the tensor that it is made of, as
+    far as :mod:`devlint.flow.suppositions` may say so. ``or_host``: that it is a tensor on the host on one
     side of an ``if``. ``weight`` counts the values inside.
     """
 
@@ -217,14 +218,19 @@ def join(a: Value, b: Value) -> Value:
         if kinds == {LIST, TUPLE}:
             lists = [v if v.kind == LIST else Value(LIST, items=element(v)) for v in (a, b)]
             return join(*lists)
-        if TENSOR in kinds and kinds & {DATA} and (a.zero or b.zero):
-            return UNKNOWN
+        if kinds == {TENSOR, UNKNOWN_KIND}:
+            # if x.dim() == 3: x = pad(x)
+            origin = _made_of_both(a, b)
+            return UNKNOWN.but(items=origin, ref=LIKE_TENSOR) if origin is not None else UNKNOWN
         return UNKNOWN
     kind = a.kind
     if kind == DATA and a.text != b.text and from_string(a.text or "").is_host != from_string(b.text or "").is_host:
         return HOST_OR_DEVICE
     if kind == PARAMS and a.obj != b.obj:
         return a.but(place=join_places(a.place, b.place), ref=None, obj=None)  # SGD(a.parameters() if x else ...)
+    if kind == UNKNOWN_KIND and (a.items is not None or b.items is not None):
+        origin = _made_of_both(a, b)
+        return UNKNOWN.but(items=origin, ref=a.ref if a.ref == b.ref else None) if origin is not None else UNKNOWN
     if kind in (UNKNOWN_KIND, DATA, ARRAY, NONE, DTYPE, PARAMS):
         return a if a.text == b.text and a.ref == b.ref else a.but(text=None, ref=None, obj=None)
     if kind in (NAME, FUNCTION, PARTIAL, CLASS, SELF, SUPER, CONTEXT):
@@ -242,6 +248,8 @@ def join(a: Value, b: Value) -> Value:
         place = b.place if a.place.is_host else a.place  # the accelerator if there is one: the target device
     if kind == LIST:
         items = b.items if a.items is None else a.items if b.items is None else join(a.items, b.items)
+    elif kind == TENSOR:
+        items = _made_of_both(a, b) if a.items is not b.items else a.items
     elif kind == INSTANCE and ref is not None:
         items = {attr: join_places(at, b.items[attr]) for attr, at in (items or {}).items()}
     elif kind == TUPLE:
@@ -269,6 +277,20 @@ def join(a: Value, b: Value) -> Value:
         holds=a.holds and b.holds,
         tracked=_both(a.tracked, b.tracked),
     )
+
+
+def made_of(value: Value) -> Value | None:
+    """The tensor, handed in or on a device, that a value is, or is supposed to be made of."""
+    kind = value.kind
+    if kind in (TENSOR, UNKNOWN_KIND) and value.place.kind == "unknown":
+        known: Value | None = value.items
+        return known
+    return value if kind == TENSOR and value.place.kind in ("param", "device") else None
+
+
+def _made_of_both(a: Value, b: Value) -> Value | None:
+    one, other = made_of(a), made_of(b)
+    return one if one is not None and other is not None and one.place == other.place else None
 
 
 def branched(a: Value, b: Value, test: cst.CSTNode) -> Value:
@@ -366,6 +388,9 @@ TOLD = "told to be a tensor"
 ELEMENT = "element"
 #: ``text`` of a thing that came out of a file: tensors, and settings beside them.
 FILE = "file"
+#: ``ref`` of what nobody knows, but is used as only a tensor is: ``x = pad(x)`` takes the place of one, and
+#: ``stack(x).unsqueeze(0)`` has a method of theirs.
+LIKE_TENSOR = "like a tensor"
 #: The identity of a module that is one of several.
 SEVERAL = object()
 
@@ -405,6 +430,8 @@ def _element(value: Value) -> Value:
             # self.fields = nn.ParameterList(); self.fields.append(Field(8))   keeps what is no tensor as it is
             return Value(THING, value.place, value.origin, text=ELEMENT)
         return Value(MODULE, value.place, value.origin)
+    if kind == UNKNOWN_KIND and value.items is not None:
+        return value.but(ref=None)  # mean, scale = summarize(x)
     if kind in (DATA, ARRAY, DICT):
         return HOST_DATA if kind != ARRAY else NUMPY_ARRAY
     if kind == PARAMS:
