@@ -81,7 +81,7 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
 
     enabled = settings.enabled(path)
     try:
-        source = Source(raw, path)
+        source = Source(raw, path, project.tree() if project is not None else None)
     except SourceError as error:
         place = Span(error.row, error.column, error.row, error.column)
         found = [Finding(SYNTAX_ERROR, *BUILT_IN[SYNTAX_ERROR], error.reason, place)]
@@ -106,6 +106,8 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
         findings = [f for f in findings if not f.tentative]
     findings.sort(key=lambda f: (f.span, f.rule, f.message))
     used = flow.used
+    if project is not None:
+        project.keep_tree(source.text, source.module)
     flow.let_go()
     lap("suppress")
     return Checked(findings, used, seconds)

@@ -35,8 +35,11 @@ from devlint.mentions import (
 from devlint.outline import CLASS, DEF, IMPORT, VARIABLE, Outline
 from devlint.reach import Reached
 from devlint.state import digest, is_settled, state
+from devlint.trees import Tree, Trees
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from devlint.flow import Flow
     from devlint.flow.scope import Class, Function
 
@@ -134,6 +137,7 @@ class ProjectIndex:
         self._reached: dict[str, Reached] = {}
         self._whole: dict[str, str] = {}
         self.ledger = Ledger()
+        self.trees = Trees()
         self.known: dict[Any, _Known] = {}  # what views have found out that is the same for all of them
         self._running: list[_Wanted] = []
         self._in_ring: dict[_Wanted, tuple[Unit | None, int]] = {}  # and the outermost one running that each needs
@@ -267,8 +271,9 @@ class ProjectIndex:
         text = outline.followed(definition.name) if outline is not None else ""
         if outline is None or not text:
             return None
+        known = self._part(definition, outline, text)
         try:
-            source = Source(text.encode("utf-8", "surrogatepass"), definition.path)
+            source = Source(text.encode("utf-8", "surrogatepass"), definition.path, known)
         except SourceError:  # dedented, a string of several lines may have lost its end
             return None
         view = self.view(definition.path)
@@ -282,6 +287,25 @@ class ProjectIndex:
         if waits:
             flow.note_waits()
         return Unit(definition, flow, outline.bindings[definition.name].first, waits, Basis(frozenset(view.facts)))
+
+    def _part(self, definition: Definition, outline: Outline, text: str) -> Tree | None:
+        """The tree of a definition alone, out of that of its whole file, where there is one and it is the same."""
+        whole = outline.around(definition.name) if definition.kind != VARIABLE else None
+        module = self.trees.asked(definition.path, whole) if whole is not None else None
+        if module is None:
+            return None
+        import libcst as cst
+
+        found = [
+            node
+            for node in module.body
+            if isinstance(node, cst.FunctionDef | cst.ClassDef) and node.name.value == definition.name
+        ]
+        if len(found) != 1:
+            return None  # overloads
+        # what stands above it is not followed
+        node = found[0].with_changes(leading_lines=())
+        return Tree(text, module.with_changes(header=(), body=(node,), footer=()))
 
     def all_files(self, path: str) -> str:
         """What stands, in a question, for all files of the project that the file at ``path`` belongs to.
@@ -354,6 +378,14 @@ class View:
         self._lowest = _NEVER_MET  # the outermost of these that was asked for again
         self._deepest = 0  # the longest chain of names
 
+    def tree(self) -> Tree | None:
+        """The tree of the file itself, where others have asked for parts of it."""
+        return self.index.trees.take(self.path)
+
+    def keep_tree(self, text: str, module: cst.Module) -> None:
+        """The file has been checked: its tree is for others now."""
+        self.index.trees.keep(self.path, Tree(text, module))
+
     def find(self, qualified: str) -> Definition | None:
         """The definition of the project that a name imported into the file leads to, if it leads to one."""
         found = self.resolve(qualified)
@@ -361,10 +393,11 @@ class View:
 
     def resolve(self, qualified: str) -> Definition | str:
         """Where a name leads: to a definition, or to a name of an outside package, which may be another one."""
-        if qualified.partition(".")[0] in _OUTSIDE:
-            return qualified
         found = self._found.get(qualified)
         if found is None:
+            if qualified.partition(".")[0] in _OUTSIDE:
+                self._found[qualified] = qualified
+                return qualified
             # files of one folder find the same, but for that which stands for the folder, and in units
             alone = self.path.endswith("__init__.py") or qualified.startswith(HERE)
             where = self.path if alone else os.path.dirname(self.path)

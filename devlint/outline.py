@@ -78,6 +78,8 @@ class Outline:
         self.public: list[str] | None = None  # __all__, where it is a plain list
         self.names_torch = b"torch" in raw
         self._lines: list[str] = []
+        self._is_plain = False  # whether lines end in the file as in what is followed
+        self._followed: dict[str, str] = {}  # where somebody asked
         self._members: dict[str, frozenset[str]] = {}  # of classes, where somebody asked
         if len(raw) > _LARGEST:
             return
@@ -85,6 +87,7 @@ class Outline:
             text = decode(raw)[2]
         except SourceError:
             return  # whoever checks that file says so
+        self._is_plain = "\r" not in text
         self._lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         text, self._ends = _skeleton(self._lines)
         module = _parsed(text)
@@ -98,12 +101,22 @@ class Outline:
         """The lines that bind a name."""
         return textwrap.dedent(self._code(name)) + "\n"
 
+    def around(self, name: str) -> str | None:
+        """The text of the file, where the lines that define a name are in it as they are followed: not dedented."""
+        first = self._lines[self.bindings[name].first - 1]
+        return "\n".join(self._lines) if self._is_plain and not first[:1].isspace() else None
+
     def _code(self, name: str) -> str:
         binding = self.bindings[name]
         return "\n".join(self._lines[binding.first - 1 : binding.last])
 
     def followed(self, name: str) -> str:
         """The lines that bind a name, where they may say where anything is and are few enough; else nothing."""
+        if name not in self._followed:
+            self._followed[name] = self._to_follow(name)
+        return self._followed[name]
+
+    def _to_follow(self, name: str) -> str:
         kind, _, first, last, _ = self.bindings[name]
         if not self.names_torch or not first or last - first >= _MOST_LINES[kind]:
             return ""

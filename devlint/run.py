@@ -257,6 +257,16 @@ def _process_file(file: File, plan: Plan, index: ProjectIndex) -> _Done:
     return _process(done, plan, index)
 
 
+def _one_by_one(files: Iterable[File], plan: Plan, index: ProjectIndex) -> Iterator[_Done]:
+    """The files, checked: as given, but that those come first whose trees the last ones needed."""
+    rest = {os.path.abspath(file.path): file for file in files}
+    index.trees.expect(rest)
+    while rest:
+        path = index.trees.next() or next(iter(rest))
+        yield _process_file(rest.pop(path), plan, index)
+        index.trees.dismiss(path)
+
+
 def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
     file, raw = done.file, done.before
     try:
@@ -357,9 +367,7 @@ def _process_all(pending: list[tuple[File, int]], plan: Plan, ahead: _Ahead) -> 
         _load_rules()
         jobs = min(plan.jobs or available_cpus(), len(rest), 61)  # Windows waits for 61 processes at most
         if jobs < 2 or sum(size for _, size in rest) < _SERIAL_BYTES:
-            index = _new_index()
-            for file, _ in rest:
-                yield _process_file(file, plan, index)
+            yield from _one_by_one([file for file, _ in rest], plan, _new_index())
         else:
             yield from _pooled(_chunks(rest), plan, jobs, lost)
     yield from ahead.finish(lost)
@@ -515,4 +523,4 @@ def _start_worker() -> None:
 
 def _process_chunk(chunk: Iterable[File], plan: Plan) -> list[_Done]:
     assert _index is not None
-    return [_process_file(file, plan, _index) for file in chunk]
+    return list(_one_by_one(chunk, plan, _index))

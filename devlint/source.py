@@ -23,6 +23,7 @@ from libcst._nodes.internal import CodegenState
 from devlint import nesting, nodes, tree
 from devlint.decoding import NEWLINE, SourceError, decode, line_starts, place
 from devlint.finding import Span
+from devlint.trees import Tree
 
 # LibCST generates code recursively, a few frames for each level of nesting: 350 terms of a sum are 350 levels.
 _RECURSION_LIMIT = 20_000
@@ -40,21 +41,13 @@ _FIRST_CODE = re.compile(r"^(?:import|from|def|class|async|@\w|if|try)\b", re.MU
 class Source:
     """A parsed file.
 
-    Raises :class:`SourceError` where the bytes are not Python.
+    Raises :class:`SourceError` where the bytes are not Python. ``known``: its tree, where there is one already.
     """
 
-    def __init__(self, raw: bytes, path: str) -> None:
+    def __init__(self, raw: bytes, path: str, known: Tree | None = None) -> None:
         self.raw, self.path = raw, path
         self.bom, self.encoding, self.text = decode(raw)
-        deep = nesting.too_deep(self.text)
-        if deep is not None:
-            raise SourceError(*deep)
-        try:
-            self.module = nodes.parse(self.text)
-        except cst.ParserSyntaxError as error:
-            raise _syntax_error(self.text, error) from error
-        except UnicodeEncodeError as error:
-            raise SourceError("a lone surrogate is not text", *place(self.text, error.start)) from error
+        self.module = known.module if known is not None and known.text == self.text else parse(self.text)
         self.parents, self.nodes = tree.index(self.module)
         # characters of code that may be made of single nodes: from there on, that of the whole file once is quicker
         self._codes = len(self.text) // 2
@@ -182,6 +175,19 @@ class Source:
         """The line end to use at an offset: that of its line, or where it has none the first of the file."""
         found = NEWLINE.search(self.text, offset) or NEWLINE.search(self.text)
         return found[0] if found else "\n"
+
+
+def parse(text: str) -> cst.Module:
+    """The tree of some code. Raises :class:`SourceError` where it is not Python."""
+    deep = nesting.too_deep(text)
+    if deep is not None:
+        raise SourceError(*deep)
+    try:
+        return nodes.parse(text)
+    except cst.ParserSyntaxError as error:
+        raise _syntax_error(text, error) from error
+    except UnicodeEncodeError as error:
+        raise SourceError("a lone surrogate is not text", *place(text, error.start)) from error
 
 
 @contextmanager
