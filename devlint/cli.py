@@ -6,6 +6,7 @@ Findings go to stdout, everything else to stderr. Exit codes: 0 nothing to repor
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -308,7 +309,13 @@ def check(paths: tuple[str, ...], **given: Any) -> int:
         raise Failure("`-` (stdin) cannot be combined with other paths")
     if paths == ("-",):
         return _check_stdin(configurations, given, fixing)
-    return _check_files(paths or (".",), configurations, given, fixing, started)
+    from devlint import engine
+
+    with engine.collector_off():
+        try:
+            return _check_files(paths or (".",), configurations, given, fixing, started)
+        finally:
+            gc.freeze()  # the process is about to end, and need not look through all it has once more
 
 
 def _check_files(

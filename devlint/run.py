@@ -407,10 +407,8 @@ class _Ahead:
 
     def _work(self, results: int) -> NoReturn:
         try:
-            import gc
             import pickle
 
-            gc.disable()  # it would look through all that was read of the cache
             _start_worker()
             with open(results, "wb") as pipe:
                 pickle.dump(_process_chunk(self.files, self._plan), pipe)
@@ -513,9 +511,11 @@ _index: ProjectIndex | None = None  # of a worker, for all of its files
 
 
 def _start_worker() -> None:
+    import gc
     import signal
 
     global _index
+    gc.disable()  # it would look through all that is kept, again and again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to every process: the first one handles it
     _load_rules()  # one that shares nothing with the first process has none yet
     _index = _new_index()
