@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from devlint.flow.loops import leaves
 from devlint.flow.names import imported_from, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
@@ -150,10 +152,20 @@ def _asks_for_what_is_gone(flow: Flow, view: View) -> bool:
         isinstance(statement, cst.ImportFrom)
         and not isinstance(statement.names, cst.ImportStar)
         and any(view.has_no(imported_from(statement), alias.evaluated_name) for alias in statement.names)
-        for line in flow.source.module.body
-        if isinstance(line, cst.SimpleStatementLine)
+        for line in _needed_lines(flow.source.module.body)
         for statement in line.body
     )
+
+
+def _needed_lines(body: Iterable[cst.CSTNode]) -> Iterator[cst.SimpleStatementLine]:
+    """The lines of a file that must not fail."""
+    for line in body:
+        if isinstance(line, cst.SimpleStatementLine):
+            yield line
+        # try: from apex import amp
+        # except ImportError: raise ImportError("install apex")
+        elif isinstance(line, cst.Try) and line.handlers and all(leaves(h.body.body[-1]) for h in line.handlers):
+            yield from _needed_lines(line.body.body)
 
 
 def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -> bool:

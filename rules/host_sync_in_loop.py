@@ -135,7 +135,7 @@ class HostSyncInLoop(Rule):
                 if not marks & told:
                     singles.append(self._one_by_one(wait, repeated, tensor))
                 told |= marks
-            elif same_each_time(self.flow, loop, wait.operand):
+            elif wait.what in READ_AS_NUMBERS and same_each_time(self.flow, loop, wait.operand):
                 operand = f"`{short(self.code(wait.operand), 60)}`"
                 origin = origin_note(self, operand, wait.value)
                 self._unchanged(wait.node, loop, origin, tied=is_tied(self.flow, wait))

@@ -50,6 +50,8 @@ _HELPERS = {
 _OF_TRAINING = frozenset(
     {"model", "model_state_dict", "model_state", "state_dict", "net", "ema_state_dict", "model_ema"}
 )
+#: Packages whose runners save from the host: mmengine's `save_checkpoint`, basicsr's `save_network`.
+_SAVE_FROM_HOST = ("mmengine", "basicsr")
 #: What networks are called whose weights torchvision publishes.
 _OF_TORCHVISION = re.compile(
     r"resnet|resnext|vgg|mobilenet|densenet|alexnet|shufflenet|squeezenet|googlenet|mnasnet|inception", re.IGNORECASE
@@ -131,7 +133,7 @@ class LoadWithoutMapLocation(Rule):
     Tentative, for who wrote the file cannot be seen, nor what else is there: without a note that says why it matters,
     what nothing but its parts shows to be a checkpoint (but `["state_dict"]` of a file that is handed in), what scripts
     called `convert...` read, code that runs on CUDA alone, and weights for a network that is called as one of
-    torchvision; in a project that uses mmengine, whose runner saves from the host; other weights that are downloaded
+    torchvision; in a project that uses mmengine or basicsr, which save from the host; other weights that are downloaded
     from an address in the file (whoever published them may have saved them from the host, as torchvision did: with one
     of its addresses in the file, or around the load, the rule is silent), or in a file where another load says where
     to; `load_checkpoint` of mmengine; a place that tells only the host from the rest (`"cpu" if device == "cpu" else
@@ -188,7 +190,7 @@ class LoadWithoutMapLocation(Rule):
             found.setdefault((key, is_published_file(self, call)), []).append(load)
         for (_, is_published), together in found.items():
             shown = any(each.why is not None or self._speaks_for_itself(each.call) for each in together)
-            self._report(together, tentative=not shown or is_published or self._is_of_mmengine())
+            self._report(together, tentative=not shown or is_published or self._is_saved_from_host())
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
         self._published([call for call in downloads if not self._downloaded(call)])
         for name, on_host in _HELPERS.items():
@@ -222,9 +224,12 @@ class LoadWithoutMapLocation(Rule):
         ]
         return any(_OF_TORCHVISION.search(name) for name in names)
 
-    def _is_of_mmengine(self) -> bool:
-        """Whether the project uses mmengine, whose runner moves to the host all that it saves."""
-        return self.flow.project is not None and self.flow.project.some_file_says("imports mmengine") is True
+    def _is_saved_from_host(self) -> bool:
+        """Whether the project uses a package that moves to the host all that it saves."""
+        project = self.flow.project
+        return project is not None and any(
+            project.some_file_says(f"imports {each}") is True for each in _SAVE_FROM_HOST
+        )
 
     def _left_open(self, call: cst.Call, function: Function | None) -> None:
         """``def restore(path, device=None): ... torch.load(path, map_location=device)``: ``None`` says nothing."""
