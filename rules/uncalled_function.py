@@ -85,9 +85,8 @@ class UncalledFunction(Rule):
 
     Tentative where an `if` guards nothing but what is right anyway (`if x.cuda: x = x.cpu()`), or what does nothing
     where the answer would be no (`if rows.numel != 0: x[rows] = 0`); where it keeps an error of its own from those
-    without a GPU, who get another one soon after (`if not torch.cuda.is_available: raise`: eight of twelve such
-    guards in public code were held for worth a change); where a type checker's word for it is silenced (`# type:
-    ignore[truthy-function]`); and in code that is copied from others.
+    without a GPU, who get another one soon after (`if not torch.cuda.is_available: raise`: eight of twelve such guards
+    in public code were held for worth a change); and in code that is copied from others.
 
     Silent on `torch.device(name)`, which may be there to raise for a wrong name, as it is in an `assert`, and where a
     module's test only asks whether this torch has it (`torch.xpu and torch.xpu.is_available()`). Tentative where what
@@ -187,7 +186,7 @@ class UncalledFunction(Rule):
         )
         if use == TRUE and name.endswith(".is_available"):
             idle = idle or self._is_implied(node) or self._only_raises(node)
-        held_back = idle or self._is_silenced(node) or is_copied(self, node)
+        held_back = idle or is_copied(self, node)
         return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=held_back)
 
     def _guards_nothing(self, node: cst.Attribute) -> bool:
@@ -207,14 +206,6 @@ class UncalledFunction(Rule):
         last = guard.body.body[-1] if guard.body.body else None
         statement = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
         return guard.test.expression is node and isinstance(statement, cst.Raise)
-
-    def _is_silenced(self, node: cst.Attribute) -> bool:
-        """``if x.any:  # type: ignore[truthy-function]``: they have heard of it."""
-        line = self.enclosing(node, cst.SimpleStatementLine, cst.BaseCompoundStatement)
-        after = line.trailing_whitespace if isinstance(line, cst.SimpleStatementLine) else getattr(line, "body", None)
-        comment = getattr(after, "header", after)
-        text = comment.comment.value if isinstance(comment, cst.TrailingWhitespace) and comment.comment else ""
-        return _SILENCED.search(text) is not None
 
     def _is_implied(self, node: cst.Attribute) -> bool:
         """``torch.cuda.is_available and x.is_cuda``: what is there says by itself that there is one."""
@@ -456,8 +447,6 @@ _NUMBERS = frozenset(
     "all any argmax argmin count_nonzero dim element_size get_device item max mean median min nanmean nansum "
     "ndimension nelement norm numel prod std sum var".split()
 )
-#: What a type checker says of the same slip, silenced.
-_SILENCED = re.compile(r"type:\s*ignore\[[^]]*\btruthy-function\b")
 #: Methods that change nothing where it is so already.
 _ONCE_OR_TWICE = ("cpu", "contiguous", "detach", "dequantize", "resolve_conj", "resolve_neg", "to_dense")
 #: What to ask for each kind of device that a machine may be without, and the modules that are taken for the question.
