@@ -90,8 +90,8 @@ class DeviceComparedToString(Rule):
     called `device`, a list of names where nothing else says that there is one device, what decides on a warning or a
     line of a log alone, and code that says that it was copied.
 
-    In the nursery: the comparison is wrong in nearly each finding, but what it decides on often comes to the same. Of 12
-    findings in repositories that nobody had tuned for, 5 were worth a change.
+    In the nursery: the comparison is wrong in nearly each finding, but what it decides on often comes to the same. Of
+    12 findings in repositories that nobody had tuned for, 5 were worth a change.
 
     ## References
     - [torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
