@@ -10,7 +10,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.facts import Move
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import DICT, TENSOR, THING
 from devlint.rule import Rule
@@ -126,6 +126,8 @@ def _state_of_host(rule: Rule, node: cst.BaseExpression, kinds: tuple[str, ...])
         isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "state_dict"
     ):
         return False
+    if isinstance(node.func.value, cst.Call) and called_name(node.func.value) == "cpu":
+        return True  # torch.save(net.cpu().state_dict(), f)
     name, before = rule.code(node.func.value), rule.source.offsets(node)[0]
     moves = [
         (rule.source.offsets(move.node)[0], move.target.is_host)
