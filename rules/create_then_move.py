@@ -94,8 +94,9 @@ class CreateThenMove(Rule):
     for random numbers, unless the function draws others with `device=`, or a loop draws them in a file that says
     nothing of a seed: elsewhere results depend on them.
 
-    What is copied is copied for nothing, whatever the host waits for beside it: of 34 findings in 37 repositories a
-    strict reader held none for wrong, 20 for a loss, and 14 for little, since a wait stands beside them.
+    What is copied is copied for nothing, whatever the host waits for beside it: strict readers held all of 33 findings
+    in 65 repositories for true, and 23 for worth a change. Of 34 in 48 others one held none for wrong, and 14 for
+    little, since a wait stands beside them.
 
     ## References
     - [Creation ops](https://pytorch.org/docs/stable/torch.html#creation-ops)

@@ -91,8 +91,8 @@ class HostSyncInLoop(Rule):
     keep `loss.detach()` in the list and read all together with `torch.stack`, or `tolist()` before the inner loop.
 
     ## Limits
-    What a wait costs is not to be seen in the code: it depends on what is queued when it comes. A strict reader held
-    all of 17 findings in 28 repositories for right, and 7 for worth a change. `devlint run` measures it.
+    What a wait costs is not to be seen in the code: it depends on what is queued when it comes. Strict readers held 18
+    of 20 findings in 113 repositories for true, none for wrong, and 8 for worth a change. `devlint run` measures it.
 
     One finding a loop speaks of all its needless reads, and one of two neighbours that read element by element. Silent
     in loops over epochs, where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`), where

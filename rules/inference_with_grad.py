@@ -84,7 +84,7 @@ class InferenceWithGrad(Rule):
     class is too long to be followed. Some need gradients to answer (forces), and others turn autograd off by
     themselves.
 
-    A strict reader held all of 14 findings in 28 repositories for right and worth a change.
+    A strict reader held all of 14 findings in 48 repositories for right and worth a change.
 
     ## References
     - [Autograd mechanics: locally disabling gradient computation](https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)

@@ -70,7 +70,7 @@ class MissingZeroGrad(Rule):
     goes backward from the sum of what comes out, as a trial does; and one that is fed zeros or ones only, as one is
     that measures.
 
-    A strict reader held all of 8 findings in 28 repositories for right, and 7 for worth a change.
+    A strict reader held all of 8 findings in 48 repositories for right, and 7 for worth a change.
 
     ## References
     - [Zeroing out gradients in PyTorch](https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html)

@@ -78,7 +78,7 @@ class NumpyOnDeviceTensor(Rule):
     tensor that nothing brings to the host is: its model may never leave the host. Such reads are silent under a test
     about devices, where a name on the way is ever brought to the host before, and in test code. In the nursery: of 34
     findings in seven samples of repositories that nobody had tuned for, 3 were worth a change: code that runs on a
-    device every day has few such faults, and much that looks like one. In 52 more repositories one of
+    device every day has few such faults, and much that looks like one. In 48 more repositories one of
     14 tentative ones was true, eleven were wrong and are silent since.
 
     ## References

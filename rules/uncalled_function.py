@@ -93,7 +93,7 @@ class UncalledFunction(Rule):
     it guards does nothing without a GPU (`if torch.cuda: torch.cuda.manual_seed_all(0)`).
 
     Of 99 findings in repositories that nobody had tuned for, 63 were worth a change. The parentheses are missing in
-    nearly all of the others as well, and what the test decides on does no harm either way. In 52 more repositories,
+    nearly all of the others as well, and what the test decides on does no harm either way. In 48 more repositories,
     strict readers held all six findings for true.
 
     ## References

@@ -14,7 +14,7 @@ it is ``worth`` it: whether who maintains that code would plausibly take the cha
 The first forty-one samples asked one question for both: ``true`` was what a maintainer would agree with, and change;
 they have no column for what is worth it, and what stands in code that nobody runs, or costs little, is ``arguable`` in
 them. ``by-promise.csv`` is the first table that tells the two apart: findings of all rules but those of portability,
-those of the nursery and the tentative ones among them, in 37 repositories.
+those of the nursery and the tentative ones among them, drawn from 48 repositories.
 
 ``first-sample.csv`` is a first sample, of seven repositories, the second and the third are later ones, of twenty-four,
 the fourth is of twenty-two others that nobody had looked at before, and the fifth of twenty-six more, drawn after what
