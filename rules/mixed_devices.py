@@ -89,7 +89,7 @@ class MixedDevices(Rule):
     a function or a flag of that name), and in files about models that have nothing to do with devices, for what
     meets something that a function was handed, or that something unknown makes of that (`x = pad(x)`).
 
-    In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. In 52 more
+    In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. In 48 more
     repositories it told three by default, of one cause, and wrong; that is mended, and no others are told there. In
     code that is being written or brought to a device, select it.
 
