@@ -37,7 +37,6 @@ _OF_TENSORS = frozenset(
 _TO_NUMBER = frozenset("sum mean max min any all prod std var norm median numel".split())
 _ASKED = frozenset("shape size dtype ndim device dim numel is_cuda".split())
 _TAKE_ARRAYS = frozenset({"torch.from_numpy", "torch.is_tensor", "torch.Tensor", "torch.tensor", "torch.as_tensor"})
-_READ_BY_ONE = (cst.For, cst.CompFor, cst.Index, cst.Slice, cst.FormattedStringExpression, cst.Expr)
 
 
 class Companion(NamedTuple):

@@ -70,10 +70,9 @@ class HostSyncInForward(Rule):
     `loss.detach()`, read a tensor at once (`sizes.tolist()` above the loop).
 
     ## Limits
-    Silent where the host cannot do without the value: for sizes and slices (also of the next
-    call), for what is handed to other libraries or
-    returned on the host, and to leave a loop or the function early. Silent where a branch spares work (`if not
-    mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow, behind caches,
+    Silent where the host cannot do without the value: for sizes and slices (also of the next call), for what is handed
+    to other libraries or returned on the host, and to leave a loop or the function early. Silent where a branch
+    spares work (`if not mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow, behind caches,
     under tests that may come out otherwise (`if self.debug`, `torch.compiler.is_compiling()`), and for `lengths` that
     are handed in, for `pack_padded_sequence` wants these on the host, and in deprecated code. Indexing with a mask and
     `nonzero` wait, too, and are not reported. Tentative where such a wait stays beside it, where the value gets a name

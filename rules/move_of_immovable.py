@@ -25,7 +25,7 @@ _MAKES_ARRAYS = frozenset(
     "ones zeros empty stack vstack hstack concatenate expand_dims".split()
 )
 #: Kinds of values for which numpy never asks a tensor's own method.
-_NO_TENSOR = frozenset({ARRAY, DATA, DICT, LIST, TUPLE})
+_NOT_ASKED = frozenset({ARRAY, DATA, DICT, LIST, TUPLE})
 
 
 class MoveOfImmovable(Rule):
@@ -160,7 +160,7 @@ class MoveOfImmovable(Rule):
         """``np.argmax(scores, axis=1)``: of a tensor, many of numpy's functions give one."""
         if not name.startswith("numpy.") or name.removeprefix("numpy.") in _MAKES_ARRAYS:
             return False
-        return any(self.flow.value(arg.value).kind not in _NO_TENSOR for arg in made.args if arg.keyword is None)
+        return any(self.flow.value(arg.value).kind not in _NOT_ASKED for arg in made.args if arg.keyword is None)
 
     def _of_module(self, made: cst.Call) -> str | None:
         """``net.parameters()``, ``net.state_dict()``"""
