@@ -71,14 +71,14 @@ class HostSyncInForward(Rule):
 
     ## Limits
     Silent where the host cannot do without the value: for sizes and slices (also of the next call), for what is handed
-    to other libraries or returned on the host, and to leave a loop or the function early. Silent where a branch
-    spares work (`if not mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow, behind caches,
-    under tests that may come out otherwise (`if self.debug`, `torch.compiler.is_compiling()`), and for `lengths` that
-    are handed in, for `pack_padded_sequence` wants these on the host, and in deprecated code. Indexing with a mask and
-    `nonzero` wait, too, and are not reported. Tentative where such a wait stays beside it, where the value gets a name
-    first (`most = x.max().item()`, `x / most`), and for a parameter that is `None` unless given, where the file does
-    not show who gives it. Of 21 findings of a first form in repositories that nobody had tuned for, 8 were worth a
-    change, and 6 wrong; of the ten left in the projects that showed what to mend, all are right.
+    to other libraries or returned on the host, and to leave a loop or the function early. Silent where a branch spares
+    work (`if not mask.any(): mask = None`), in checks (`assert`, `if ...: raise`, `warn`) and guards against overflow,
+    behind caches, under tests that may come out otherwise (`if self.debug`, `torch.compiler.is_compiling()`), and for
+    `lengths` that are handed in, for `pack_padded_sequence` wants these on the host, and in deprecated code. Indexing
+    with a mask and `nonzero` wait, too, and are not reported. Tentative where such a wait stays beside it, where the
+    value gets a name first (`most = x.max().item()`, `x / most`), and for a parameter that is `None` unless given,
+    where the file does not show who gives it. Of 21 findings of a first form in repositories that nobody had tuned for,
+    8 were worth a change, and 6 wrong; of the ten left in the projects that showed what to mend, all are right.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
