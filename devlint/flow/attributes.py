@@ -65,10 +65,13 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
         if attr == "device":
             move = frame.facts.moves.get(base.origin) if base.origin is not None else None
             by_to = move is not None and move.how == "to"  # x = x.to(device): torch's own spelling
+            place = base.place
+            if kind == TENSOR and place == UNKNOWN_PLACE:
+                place = _unknown_attribute(frame, node, attr).place  # rows = scaled(batch.x); rows.device
             if kind == TENSOR and (by_to or _is_torchs(frame, base)):
-                return Value(DEVICE, base.place, base.origin, ref=OF_TENSOR)
+                return Value(DEVICE, place, base.origin, ref=OF_TENSOR)
             # an object of the project's own keeps the one that it was told, perhaps without an index
-            return Value(DEVICE, base.place, base.origin, ref=OBJECT if by_to else None)
+            return Value(DEVICE, place, base.origin, ref=OBJECT if by_to else None)
         if attr == "dtype":
             return ANY_DTYPE
         known = table.ATTRIBUTES.get(attr)
