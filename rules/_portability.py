@@ -51,6 +51,8 @@ _SETS_CURRENT = re.compile(r"set_device|cuda\.device\(|VISIBLE_DEVICES")
 #: Packages that run on CUDA only.
 _NEED_CUDA = frozenset("triton apex flash_attn transformer_engine msamp cupy numba pycuda pynvml tensorrt".split())
 _NAMED_FOR_CUDA = re.compile(r"cuda|gpu|nccl|triton", re.IGNORECASE)
+#: ``@click.option("--cuda/--no-cuda")``
+_OPTION = re.compile(r"(\w+\.)?(option|argument|Option|Argument)\(")
 _EXITS = frozenset({"exit", "skip", "skipTest", "quit", "_exit"})
 
 
@@ -115,6 +117,7 @@ class Surroundings:
             elif isinstance(above, cst.FunctionDef | cst.ClassDef):
                 # @require_cuda, def gpu_memory(): ...
                 said = [above.name.value, *(self.rule.code(each.decorator) for each in above.decorators)]
+                said = [each for each in said if not _OPTION.match(each)]
                 if child is above.body and any(words.search(each) and not _HARMLESS.search(each) for each in said):
                     found = above
                 defined = True

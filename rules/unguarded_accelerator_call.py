@@ -111,10 +111,11 @@ class UnguardedAcceleratorCall(Rule):
     there is CUDA the call is made as before, and elsewhere it raised.
 
     ## Limits
-    Silent under any test, exit, handler or decorator that speaks of devices, processes or precision, in tests, in what
-    is for one kind by its name, in files that set the current CUDA device or start `nccl` processes, and where no
-    device was chosen: such code may be for CUDA only. Functions that do nothing,
-    or answer 0, without a device are not reported: `torch.cuda.empty_cache()`, `torch.cuda.memory_allocated()`.
+    A test of an option alone (`if cuda:`) counts as none where the same function asks for that option and for
+    availability elsewhere. Silent under any other test, exit, handler or decorator that speaks of devices, processes or
+    precision, in tests, in what is for one kind by its name, in files that set the current CUDA device or start `nccl`
+    processes, and where no device was chosen: such code may be for CUDA only. Functions that do nothing, or answer 0,
+    without a device are not reported: `torch.cuda.empty_cache()`, `torch.cuda.memory_allocated()`.
     `torch.cuda.is_bf16_supported()` is one of them by now; in older versions of torch it raised.
 
     ## References
@@ -309,7 +310,8 @@ class UnguardedAcceleratorCall(Rule):
         guard = around.guard(call, words)
         said = f"`{short(self.code(call))}` raises where there is no {_NAMES[kind].removeprefix('an ')}"
         if guard is not None:
-            self._for_all_but_host(call, said, guard, words, around)
+            if not self._for_what_is_wanted(call, said, guard, words, around):
+                self._for_all_but_host(call, said, guard, words, around)
             return
         if around.is_for_cuda(call):
             return
@@ -319,6 +321,29 @@ class UnguardedAcceleratorCall(Rule):
             self.report(call, message, notes=notes, fix=self._fix(call, kind))
         elif self._breaks_import(call, around):
             self.report(call, f"{said}, as soon as this file is imported", tentative=True)
+
+    def _for_what_is_wanted(
+        self, call: cst.Call, said: str, guard: cst.CSTNode, words: re.Pattern[str], around: Surroundings
+    ) -> bool:
+        """``device = "cuda" if cuda and torch.cuda.is_available() else "cpu"; if cuda: torch.cuda.current_device()``"""
+        branch, flag = self.parent(guard), dotted(guard) if isinstance(guard, cst.Name | cst.Attribute) else ""
+        if not flag or not isinstance(branch, cst.If | cst.IfExp) or around.guard(branch, words) is not None:
+            return False
+        function, alone = around.function(call), _flag_and_available(flag)
+        if any(around.function(each) is function for each in self._stores_of(flag)):
+            return False  # cuda = cuda and torch.cuda.is_available()
+        for test in self.flow.calls("torch.cuda.is_available"):
+            both = self.enclosing(test, cst.BooleanOperation)
+            if around.function(test) is function and both is not None and alone.fullmatch(self.code(both)):
+                note = self.note(both, f"here, it is asked beside `{flag}`")
+                self.report(call, f"{said}, and `{flag}` alone does not say that there is", notes=[note])
+                return True
+        return False
+
+    def _stores_of(self, flag: str) -> Iterator[cst.CSTNode]:
+        """``args.cuda = ...``, anywhere."""
+        yield from (node for node in self.source.nodes_of(cst.AssignTarget) if dotted(node.target) == flag)
+        yield from (node for node in self.source.nodes_of(cst.AnnAssign) if dotted(node.target) == flag)
 
     def _for_all_but_host(
         self, call: cst.Call, said: str, guard: cst.CSTNode, words: re.Pattern[str], around: Surroundings
@@ -404,6 +429,12 @@ class UnguardedAcceleratorCall(Rule):
             if called is not None and self.flow.scope.qualified(called).startswith("torch.cuda."):
                 return small
         return None
+
+
+def _flag_and_available(flag: str) -> re.Pattern[str]:
+    """``cuda and torch.cuda.is_available()``, either way round."""
+    asked, named = r"(torch\.)?cuda\.is_available\(\)", re.escape(flag)
+    return re.compile(rf"{named}\s+and\s+{asked}|{asked}\s+and\s+{named}")
 
 
 def _run_in(branch: cst.CSTNode) -> Iterator[cst.CSTNode]:
