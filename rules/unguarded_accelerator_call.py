@@ -116,7 +116,7 @@ class UnguardedAcceleratorCall(Rule):
     precision, in tests, in what is for one kind by its name, in files that set the current CUDA device or start `nccl`
     processes, and where no device was chosen: such code may be for CUDA only. Functions that do nothing, or answer 0,
     without a device are not reported: `torch.cuda.empty_cache()`, `torch.cuda.memory_allocated()`.
-    `torch.cuda.is_bf16_supported()` is one of them by now; in older versions of torch it raised.
+    `torch.cuda.is_bf16_supported()` is one of them since torch 2.5, and tentative: before, it raised.
 
     ## References
     - [torch.cuda](https://pytorch.org/docs/stable/cuda.html)
@@ -149,6 +149,8 @@ class UnguardedAcceleratorCall(Rule):
                 self._of_plugin(call, kind, around)
             elif what in _RAISE[kind]:
                 self._of_torch(call, kind, around)
+            elif (kind, what) == ("cuda", "is_bf16_supported"):
+                self._of_older_torch(call, around)
             elif (kind, what) == ("cuda", "device") and call.args:
                 self._entered(call, around)
             elif (kind, what) == ("cuda", "set_device") and len(call.args) == 1:
@@ -321,6 +323,12 @@ class UnguardedAcceleratorCall(Rule):
             self.report(call, message, notes=notes, fix=self._fix(call, kind))
         elif self._breaks_import(call, around):
             self.report(call, f"{said}, as soon as this file is imported", tentative=True)
+
+    def _of_older_torch(self, call: cst.Call, around: Surroundings) -> None:
+        """``dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"``, where ``device`` may be the CPU."""
+        if "cpu" in self.source.text and around.guard(call) is None and not around.is_test:
+            said = f"`{short(self.code(call))}` raises where there is no CUDA, before torch 2.5"
+            self.report(call, f"{said}, and nothing here asks whether there is", tentative=True)
 
     def _for_what_is_wanted(
         self, call: cst.Call, said: str, guard: cst.CSTNode, words: re.Pattern[str], around: Surroundings
