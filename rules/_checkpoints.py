@@ -44,20 +44,6 @@ def loaded_as(rule: Rule, call: cst.Call, *, to_hand_on: bool) -> str | None:
     return used_as(rule, call, function) or _named(rule, call, function, to_hand_on) or _parted(rule, call, function)
 
 
-def is_known_by_parts(rule: Rule, call: cst.Call) -> bool:
-    """Whether nothing but the parts that are taken of it shows what is loaded to be a checkpoint, and not surely.
-
-    ``def restore(path): held = torch.load(path); if "state_dict" in held: held = held["state_dict"]``: surely.
-    """
-    function = rule.flow.function(call)
-    file = dotted(call.args[0].value)
-    if function is not None and file in function.param_names and file not in function.assigned:
-        names = [name for name in assigned(rule, call) if name.isidentifier()]
-        if any(_STATE.search(key) for key in _parts(rule, call, names, function)):
-            return False
-    return used_as(rule, call, function) is None and _named(rule, call, function, to_hand_on=False) is None
-
-
 def assigned(rule: Rule, call: cst.Call) -> list[str]:
     """Names and attributes that the loaded value, or a part of it, is bound to."""
     node: cst.CSTNode = call

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import dotted, names_bound
+from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
@@ -16,6 +16,7 @@ from devlint.rules._recurs import function_of
 
 _DOWNLOADED = re.compile(r"download|cached_file|cached_path|__file__|https?:")
 _FIXED = re.compile(r"""[rfRF]*["'](/|~|[^"']*pretrained)""")
+_START = re.compile(r"pretrain|(^|_)(init|initial|imagenet|backbone)(_|$)", re.IGNORECASE)
 _TEMPORARY = re.compile(r"\b(TemporaryDirectory|NamedTemporaryFile|mkdtemp|mkstemp)\(")
 _FETCHED = re.compile(r"download|fetch|extract|unpack|untar|copy", re.IGNORECASE)
 _OF_PROCESS = re.compile(r"rank|process_index", re.IGNORECASE)
@@ -46,6 +47,8 @@ def made(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression:
 
 def _is_published(rule: Rule, file: cst.BaseExpression) -> bool:
     code = rule.code(file)
+    if _START.search(last_word(dotted(file))):
+        return True  # torch.load(config.init_model): what training begins with
     # def load(weights): weights = cached_path(weights)   downloads an address, and takes a path as it is
     if isinstance(file, cst.Call) and dotted(file.func).rpartition(".")[2] == "cached_path" and file.args:
         function = rule.flow.function(file)
