@@ -9,6 +9,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import called_name
 from devlint.rule import Rule
+from devlint.rules._switches import tests_above
 
 
 class SynchronizeInLoop(Rule):
@@ -16,7 +17,8 @@ class SynchronizeInLoop(Rule):
 
     ## What it does
     Reports `torch.cuda.synchronize()`, `torch.cuda.empty_cache()`, `gc.collect()`, and the same of other accelerators,
-    in every iteration of a loop that calls a model, `backward()` or an optimizer.
+    in every iteration of a loop that calls a model, `backward()` or an optimizer; and, as tentative, in every call of a
+    method that does one step of such a loop (`forward`, `training_step`, an optimizer's `step`).
 
     ## Why is this bad
     Work for a device is queued, and the host runs ahead to prepare the next steps. `synchronize()` makes it wait until
@@ -73,7 +75,10 @@ class SynchronizeInLoop(Rule):
         for name, said in _CALLS.items():
             for call in self.flow.calls(name):
                 loop = working_loop(self.flow, call)
-                if loop is None or not loop.works or runs_by_epoch(self.flow, loop):
+                if loop is None:
+                    self._in_step(call, said)
+                    continue
+                if not loop.works or runs_by_epoch(self.flow, loop):
                     continue
                 if runs_sometimes(self.flow, call, loop) or self._is_meant(loop):
                     continue
@@ -86,6 +91,21 @@ class SynchronizeInLoop(Rule):
                     f"`{self.code(call.func)}` {said} in every iteration",
                     notes=[self.note(loop.node, "this loop drives the device")],
                 )
+
+    def _in_step(self, call: cst.Call, said: str) -> None:
+        """``def forward(self, x): ...; torch.cuda.empty_cache()``, ``def step(self): ...``: others loop over it."""
+        function = self.flow.function(call)
+        if function is None or function.cls is None or self.in_tests:
+            return
+        is_step = self.flow.runs_each_step(call) or _STEP.fullmatch(function.name) is not None
+        if not is_step or any(True for _ in tests_above(self, call)) or self.enclosing(call, cst.Try) is not None:
+            return
+        if any(isinstance(node, cst.Del) or _is_about_cost(node) for node in tree.walk(function.node.body)):
+            return
+        if (said is _WAITS and self._is_read_next(call)) or (said is not _WAITS and self._saves_memory(call)):
+            return
+        said = said.replace("next iteration", "next call")
+        self.report(call, f"`{self.code(call.func)}` {said} in every call of `{function.name}`", tentative=True)
 
     def _saves_memory(self, call: cst.Call) -> bool:
         """Whether somebody wanted time for memory: by a flag of such a name, or as a comment above says."""
@@ -146,6 +166,8 @@ _COST = re.compile(
     r"|perf_counter|monotonic|Event$|profil|memory_|synchronize_time",
     re.I,
 )
+#: Methods that somebody calls once for each batch.
+_STEP = re.compile(r"(training_|train_|optim_|optimizer_)?step|update|train_(on_)?batch|optimize_parameters")
 _SAVES = re.compile(r"cache|mem(ory)?(_|$)|vram|offload|empty|saving", re.I)
 _MEMORY = re.compile(r"memory|\bOOM\b|vram|\bpeak\b", re.I)
 _WAITS = "makes the host wait for all that the device was given"

@@ -147,10 +147,9 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
 
 def _index_tensor(frame: Frame, node: cst.Subscript, base: Value, indices: list[Operand], sliced: bool) -> Value:
     for index_node, index in indices:
-        if index.kind != TENSOR or index.zero is not False:
-            continue
-        frame.meet_index(node, (node.value, base), (index_node, index))
-        if base.place.is_there and index.place.is_there and index.ref == "mask":
+        if index.kind == TENSOR and index.zero is False:
+            frame.meet_index(node, (node.value, base), (index_node, index))
+        if base.place.is_there and index.place.is_there and index.ref == "mask" and not index.zero:
             frame.wait(node, "mask", index_node, index, explicit=False)
     # an integer takes a dimension away; a slice and a `None` leave one
     zero = False if sliced or any(index.kind == NONE for _, index in indices) else None

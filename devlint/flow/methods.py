@@ -60,6 +60,9 @@ from devlint.flow.value import (
     without_place,
 )
 
+#: What makes numbers of a mask: ``mask.float()``, ``mask.sum(1)``.
+_COUNTS = frozenset("float half double bfloat16 int long short byte sum mean cumsum argmax argmin".split())
+
 
 def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str) -> Value:
     """``receiver.name(...)``, sorted by what the receiver is."""
@@ -347,7 +350,8 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
     if name in ("view", "reshape") and result.zero is None and operations.gives_sizes(args):
         result = result.but(zero=False, or_host=result.or_host)
     if result.kind == TENSOR and operation.operands == "first":
-        result = result.but(ref=receiver.ref if receiver.ref == "mask" else None, or_host=result.or_host)
+        is_mask = name == "bool" or (receiver.ref == "mask" and name not in _COUNTS)
+        result = result.but(ref="mask" if is_mask else None, or_host=result.or_host)
     return suppositions.beside(frame, result, operands)
 
 
