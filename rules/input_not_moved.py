@@ -4,10 +4,11 @@ import libcst as cst
 
 from devlint.finding import Fix
 from devlint.flow import outside
-from devlint.flow.facts import Feeding
+from devlint.flow.facts import Feeding, Move
 from devlint.flow.scope import Class
 from devlint.flow.value import FUNCTION, INSTANCE, THING, Value
 from devlint.rule import Rule
+from devlint.rules._moved_inline import moved_inline
 from devlint.rules._moves import short
 from devlint.rules._placed_elsewhere import MADE_ON_HOST, is_encoding, unmoved_inputs
 from devlint.rules._places import device_expression, where
@@ -61,7 +62,8 @@ class InputNotMoved(Rule):
     Silent also where a data set or a collate function may give tensors that are on the device already. Tentative where
     the model's device is an argument (`device=None`) that no call in the file gives, and where a function was handed
     the model, or its object holds it, and nobody can see where that is: what a tokenizer or a factory made there is on
-    the host, in a file that speaks of devices, and the function moves nothing.
+    the host, in a file that speaks of devices, and the function moves nothing. So is what is moved where another model
+    is called (`net(x.to(device))`), and is handed to this one as it is.
 
     In the nursery: of 12 findings in repositories that nobody had tuned for, one was worth a change; 7 of the others
     were one file's, whose datasets are built of what was moved before, and are understood now. In 48 more repositories
@@ -82,6 +84,10 @@ class InputNotMoved(Rule):
         for call, model, operand, value in unmoved_inputs(self):
             if call not in reported:
                 self._report_unseen(model, operand, value)
+                reported.add(call)
+        for call, name, move in moved_inline(self):
+            if call not in reported:
+                self._report_inline(call, name, move)
 
     def _report_unseen(self, model: cst.BaseExpression, operand: cst.BaseExpression, value: Value) -> None:
         name, asked = short(self.code(operand)), short(self.code(model))
@@ -90,6 +96,15 @@ class InputNotMoved(Rule):
             f"`{name}` is on the host, and `{asked}` is wherever it was put",
             notes=[self.note(value.origin, "it comes from here")] if isinstance(value.origin, cst.CSTNode) else [],
             tentative=True,
+        )
+
+    def _report_inline(self, call: cst.Call, name: cst.Name, move: Move) -> None:
+        self.report(
+            name,
+            f"`{name.value}` is not moved here, and `{short(self.code(call.func))}` is on "
+            f"{where(self.flow.value(call.func).place)}",
+            notes=[self.note(move.node, "here, it is moved for this call alone")],
+            tentative=True,  # who made that module may have it move what it is handed
         )
 
     def _of_moved(self) -> set[cst.Call]:
