@@ -11,6 +11,7 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
+from devlint.rules._answers import answers
 from devlint.rules._moves import short
 from devlint.rules._training import bound_paths, under_no_grad
 
@@ -81,7 +82,8 @@ class InferenceWithGrad(Rule):
     `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients: in any class of
     the file, for a model that is handed in and may be any of them. A caller in another file that turns autograd off is
     not seen. Held back as tentative: models that a function or a method of a class loads (`load_model(path)`), or whose
-    class is too long to be followed. Some need gradients to answer (forces), and others turn autograd off by
+    class is too long to be followed; and, in objects that call `eval()` when they are built and have nothing to do with
+    gradients, whatever method asks the model. Some need gradients to answer (forces), and others turn autograd off by
     themselves.
 
     A strict reader held all of 14 findings in 48 repositories for right and worth a change.
@@ -113,6 +115,18 @@ class InferenceWithGrad(Rule):
                     self._report(function, asked, call, model)
                 elif function is not None and model.startswith("self."):
                     self._check_called(function, call, model, done)
+        for answer in answers(self):
+            if answer.method.node not in done and not self._off_at_callers(answer.method, set()):
+                name = dotted(answer.call.func)
+                self.report(
+                    answer.call,
+                    f"`{name}` only answers here, and autograd records what it computes",
+                    notes=[
+                        self.note(answer.eval_, "it is put in evaluation mode for good, which does not turn it off")
+                    ],
+                    fix=self._fix(answer.method),
+                    tentative=True,  # callers in other files may turn it off
+                )
 
     def _check_called(self, caller: Function, eval_: cst.Call, model: str, done: set[cst.CSTNode]) -> None:
         """``self.model.eval(); loss = self.evaluate(batches)``: a method that evaluates the model it finds so."""
