@@ -74,10 +74,11 @@ class LoadWithoutMapLocation(Rule):
     where to or loads to the host; what is loaded is moved to the host though the file saves models from wherever they
     are; or each process of a distributed run loads it.
 
-    Reports, too, `map_location=device` where `device` is a parameter that is `None` by default;
-    `load_state_dict_from_url(url)` without `map_location` of which `["model"]` or `["state_dict"]` is taken (what
-    training saved as a whole), or of what another load reads to a place; and `load_checkpoint(model, file)` of mmcv,
-    which saves the state of the optimizer from where it is, where something shows that it matters.
+    Reports, too, `torch.jit.load(file)` where something shows that it matters; `map_location=device` where `device` is
+    a parameter that is `None` by default; `load_state_dict_from_url(url)` without `map_location` of which `["model"]`
+    or `["state_dict"]` is taken (what training saved as a whole), or of what another load reads to a place; and
+    `load_checkpoint(model, file)` of mmcv, which saves the state of the optimizer from where it is, where something
+    shows that it matters.
 
     ## Why is this bad
     A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU
@@ -184,11 +185,22 @@ class LoadWithoutMapLocation(Rule):
             # who saved a file that others wrote, and from where, cannot be seen
             shown = any(each.why is not None for each in together) and self._saves_such
             self._report(together, tentative=not shown or is_published)
+        for call in self.flow.calls("torch.jit.load"):
+            self._scripted(call)
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
         self._published([call for call in downloads if not self._downloaded(call)])
         for name, on_host in _HELPERS.items():
             for call in self.flow.calls(name):
                 self._helped(call, on_host)
+
+    def _scripted(self, call: cst.Call) -> None:
+        """``net = torch.jit.load(path); net.to(device)``: a script remembers its devices as a checkpoint does."""
+        if not call.args or has_location(call) or self._is_excused(call, self.flow.function(call)):
+            return
+        why = why_it_matters(self, call)
+        if why is not None:
+            location = said_beside(self, call) or '"cpu"'
+            self._report([_Load(call, "the scripted model", location, why)], tentative=True)
 
     @cached_property
     def _saves_such(self) -> bool:
