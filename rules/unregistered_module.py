@@ -16,6 +16,7 @@ from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
+from devlint.rules._pipelines import unknown_parts
 
 
 class UnregisteredModule(Rule):
@@ -105,6 +106,13 @@ class UnregisteredModule(Rule):
                     self._record(cls, name, reported)
                     if handed_in:
                         self._handed_in(cls, name, reported)
+
+        for cls, name, statement in unknown_parts(self):
+            self.report(
+                statement,
+                f"`{cls.name}` does not know of its part `{name}`, which stays where it is when the pipeline is moved",
+                tentative=True,  # def __init__(self, unet, encoder=None): the one it is handed may be there already
+            )
 
     def _attribute(self, cls: Class, name: str, reported: set[cst.CSTNode]) -> None:
         stores = self.flow.stores(cls, name)

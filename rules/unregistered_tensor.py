@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import libcst as cst
@@ -9,16 +10,18 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import dotted, last_word, only_target
-from devlint.flow.scope import Class
-from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
+from devlint.flow.scope import DEVICE_SIDE, Class
+from devlint.flow.value import DICT, LIST, MODULE, NONE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._exports import is_of_export
+from devlint.rules._kept_buffers import kept_buffers
 from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
+from devlint.rules._plain_uses import plain_uses
 from devlint.rules._shown import calls_that_run
 
 
@@ -152,11 +155,68 @@ class UnregisteredTensor(Rule):
                             statement, cls, name, meeting, container, "what is in it", sure=sure, on_host=on_host
                         )
                     )
+        found += self._used_plainly(reported, {told.node for told in found})
+        found += self._kept_buffers()
         report_together(self, found)
         for node in self.source.nodes_of(cst.Assign):
             self._taken_away(node)
         for call in self.flow.calls(*_OF_PARAMETERS):
             self._held_deeper(call)
+
+    def _used_plainly(self, reported: set[tuple[Class, str]], told: set[cst.CSTNode]) -> Iterator[Told]:
+        """What the text says of attributes that the flow lost sight of."""
+        for meeting, how, fitted in plain_uses(self):
+            attr = meeting.host.attr
+            if attr is None or attr in reported or (self.in_tests and meeting.there.place.kind != "fixed"):
+                continue
+            cls, name = attr
+            stores = self.flow.stores(cls, name)
+            if cls.find_method("_apply") is not None or cls.find_method("to") is not None:
+                continue  # def to(self, *a): ...; self.x = self.x.to(*a)
+            if any(self._may_be_registered(*store) for store in stores) or is_of_export(self, meeting.node):
+                continue
+            there = " ".join(self.code(meeting.there_node).split())[:40]
+            note = {
+                "meets": f"here it meets `{there}`, which is on {where(meeting.there.place)}",
+                "indexes": f"here it indexes `{there}`, and is copied to {where(meeting.there.place)} in each call",
+                "back": "`forward` gives it back here",
+            }[how]
+            for statement, value in stores:
+                if statement in told or value.kind == NONE:
+                    continue
+                told.add(statement)
+                function = self.flow.function(statement)
+                late = function is not None and function.role == DEVICE_SIDE and not fitted
+                if late and not value.place.is_host:
+                    continue  # def set_scale(self, scale): self.scale = scale
+                stays = "where it was fitted" if fitted else "on the host"
+                message = f"`self.{name}` is a plain attribute: it stays {stays} when `{cls.name}` is moved"
+                if how == "indexes":
+                    message = f"`self.{name}` is a plain attribute: each call copies it to the device to index with it"
+                elif late:
+                    message = f"`self.{name}` is made on the host here, whatever device `{cls.name}` is on"
+                yield Told(
+                    statement,
+                    message,
+                    f"so does `self.{name}`",
+                    notes=[self.note(meeting.node, note)],
+                    fix=self._fix(statement, cls, name, on_host=True) if len(stores) == 1 and how != "back" else None,
+                    key=(cls, statement if late else self.flow.function(meeting.node), "by the text"),
+                    tentative=True,
+                )
+
+    def _kept_buffers(self) -> Iterator[Told]:
+        """``self.tables[name] = self.sine``, of a buffer: moving a module gives it other buffers."""
+        for cls, name, statement, kept, use in kept_buffers(self) if not self.in_tests else ():
+            yield Told(
+                statement,
+                f"`self.{name}` keeps a buffer as it is now: when `{cls.name}` is moved, it gets another one, and this "
+                "stays",
+                "so is this",
+                notes=[self.note(kept, "the buffer"), self.note(use, "what was kept is used here")],
+                key=(cls, name, "kept"),
+                tentative=True,
+            )
 
     def _held_deeper(self, call: cst.Call) -> None:
         """``self.banks = nn.ParameterDict({"low": {"b": b}})``, which makes parameters of tensors, and keeps a

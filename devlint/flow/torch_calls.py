@@ -17,6 +17,7 @@ from devlint.flow.value import (
     GENERATOR,
     HOST_DATA,
     INSTANCE,
+    NAME,
     NONE,
     NOTHING,
     OBJECT,
@@ -39,6 +40,10 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     fact = table.MODULES.get(name)
     if fact is not None:
         return modules.build(frame, node, name, fact, args)
+    if name == "torch.nn.utils.skip_init" and args.positional:
+        (_, made), *others = args.positional  # skip_init(nn.Linear, 8, 8)
+        fact = table.MODULES.get(made.ref) if made.kind == NAME else None
+        return modules.build(frame, node, made.ref, fact, args._replace(positional=others)) if fact else UNKNOWN
     if name in table.LIKE:
         return factories.like(frame, node, args)
     if name in table.KEEPING:
