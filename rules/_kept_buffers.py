@@ -8,7 +8,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.names import dotted
-from devlint.flow.scope import DEVICE_SIDE, Class
+from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class
 from devlint.rule import Rule
 
 
@@ -19,7 +19,7 @@ def kept_buffers(rule: Rule) -> Iterator[tuple[Class, str, cst.Assign, cst.BaseE
         return
     for cls in rule.flow.scope.classes.values():
         init = cls.methods.get("__init__")
-        if not cls.is_module or init is None or any(cls.find_method(name) for name in ("_apply", "to", "__getattr__")):
+        if init is None or any(cls.find_method(name) for name in ("_apply", "to", "__getattr__")):
             continue
         buffers = _registered(rule, cls)
         for assign in tree.walk(init.node.body) if buffers else ():
@@ -77,6 +77,6 @@ def _read(rule: Rule, cls: Class, name: str) -> cst.CSTNode | None:
         for node in tree.walk(each.node):
             if isinstance(node, cst.Attribute) and dotted(node) == f"self.{name}":
                 function = rule.flow.function(node)
-                if function is not None and function.role == DEVICE_SIDE:
+                if function is not None and function.role not in (CONSTRUCTOR, HOST_SIDE):
                     return node
     return None

@@ -48,26 +48,30 @@ def plain_uses(rule: Rule) -> Iterator[PlainUse]:
         kept = {name: found for name in cls.stores if (found := _kept(rule, cls, name)) is not None}
         if not kept:
             continue
-        kept |= {alias: kept[name] for alias, name in _properties(cls).items() if name in kept}
+        for alias, names in _properties(cls).items():
+            kept.update((alias, kept[name]) for name in names if name in kept)
         for each in (cls, *cls.descendants):
             for use in tree.walk(each.node):
                 if isinstance(use, cst.Attribute) and use.attr.value in kept and dotted(use.value) == "self":
                     yield from _uses(rule, cls, use, *kept[use.attr.value])
 
 
-def _properties(cls: Class) -> dict[str, str]:
-    """``def scale(self): return self._scale``, by the name of the property."""
-    found = {}
+def _properties(cls: Class) -> dict[str, set[str]]:
+    """By the name of each property, the attributes that it gives, or parts of: ``return self._scale[:n]``"""
+    found: dict[str, set[str]] = {}
     for owner in cls.lineage:
         for name, method in owner.methods.items():
             last = method.node.body.body[-1] if method.is_property and method.node.body.body else None
             returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
             read = returned.value if isinstance(returned, cst.Return) else None
-            while isinstance(read, cst.Subscript):
-                read = read.value  # return self._basis[: self.rank]
-            path = dotted(read) if read is not None else ""
-            if path.startswith("self."):
-                found[name] = path.removeprefix("self.")
+            todo = [each.value for each in read.elements] if isinstance(read, cst.Dict | cst.Tuple) else [read]
+            found[name] = set()
+            for each in todo:
+                while isinstance(each, cst.Subscript):
+                    each = each.value  # return {"mean": self._scales["mean"][: self.rank]}
+                path = dotted(each) if each is not None else ""
+                if path.startswith("self."):
+                    found[name].add(path.removeprefix("self."))
     return found
 
 
@@ -212,7 +216,8 @@ def _read_as(rule: Rule, assign: cst.Assign, path: str) -> list[cst.BaseExpressi
         if isinstance(above, cst.AssignTarget):
             bound = rule.parent(above)
             code = rule.code(bound.value) if isinstance(bound, cst.Assign) else ""
-            if path not in code or any(word in code for word in _MOVES):
+            again = path in code or code.startswith((f"{name.value}.", f"{name.value}["))  # table = table.unsqueeze(0)
+            if not again or any(word in code for word in _MOVES):
                 return []  # table = table.to(x.device)
         elif isinstance(above, cst.Param) or getattr(above, "target", None) is name:
             return []  # table *= x

@@ -201,7 +201,7 @@ class UnregisteredTensor(Rule):
                     f"so does `self.{name}`",
                     notes=[self.note(meeting.node, note)],
                     fix=self._fix(statement, cls, name, on_host=True) if len(stores) == 1 and how != "back" else None,
-                    key=(cls, statement if late else self.flow.function(meeting.node), "by the text"),
+                    key=(cls, function, statement if late else self.flow.function(meeting.node), "by the text"),
                     tentative=True,
                 )
 

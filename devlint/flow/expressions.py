@@ -331,6 +331,9 @@ def _container_with_tensor(
         if number.kind == TENSOR:
             frame.wait(node, "index", node, number, explicit=False)
         return Value(LIST, items=element(container) if container.items else None)
+    if by in (cst.Add, cst.AddAssign) and left.kind == THING and left.ref is None and container.items:
+        inside = element(container)  # torch.meshgrid(x, y) + (torch.zeros(n, n),)
+        return number if inside.kind == TENSOR and inside.place == number.place else UNKNOWN
     if by is cst.AddAssign and left.kind == LIST:  # rows += batch  takes its elements in
         return Value(LIST, items=join(left.items, element(right)) if left.items is not None else element(right))
     return UNKNOWN

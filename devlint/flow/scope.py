@@ -245,7 +245,7 @@ class Class:
         self.pending_moves: dict[str, set[str]] = {}  # likewise, that may move the module it holds
         self.evaluated = False
         self.is_module = self.is_dataset = False
-        self.of_unknown_base = False  # makes layers, and what its bases do with them is not known
+        self.of_unknown_base = False  # makes layers or registers tensors, and what its bases do with them is not known
 
     def find_method(self, name: str) -> Function | None:
         """The method of that name, of the class or the nearest base that has one, in whichever file."""
@@ -436,7 +436,7 @@ class Scope:
                     cls.project_bases.append(name)
         for cls in self.classes.values():
             outside = {name for c in cls.lineage for name in c.bases}
-            makes_layers = bool(outside) and "forward" in cls.methods and _makes_layers(cls)
+            makes_layers = bool(outside) and (("forward" in cls.methods and _makes_layers(cls)) or _registers(cls))
             alone = is_module(outside) or makes_layers
             ends, known = outside, outside
             if self.project is not None:
@@ -618,6 +618,12 @@ def _is_of_host(cls: Class | None) -> bool:
 def _makes_layers(cls: Class) -> bool:
     init = cls.find_method("__init__")
     return init is not None and any(name.startswith(("torch.nn.", "nn.")) for name in init.calls)
+
+
+def _registers(cls: Class) -> bool:
+    """``self.register_buffer("mask", mask)``, of a base that is not seen: no other class has that."""
+    names = {"register_buffer", "register_parameter"}
+    return any(names & method.self_calls for method in cls.methods.values()) and not any(map(cls.find_method, names))
 
 
 def _outside_stores(target: cst.BaseExpression, into: set[str]) -> None:
