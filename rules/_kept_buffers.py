@@ -21,7 +21,7 @@ def kept_buffers(rule: Rule) -> Iterator[tuple[Class, str, cst.Assign, cst.BaseE
         init = cls.methods.get("__init__")
         if init is None or any(cls.find_method(name) for name in ("_apply", "to", "__getattr__")):
             continue
-        buffers = _registered(rule, cls)
+        buffers = registered_buffers(rule, cls)
         for assign in tree.walk(init.node.body) if buffers else ():
             if not isinstance(assign, cst.Assign) or rule.flow.function(assign) is not init:
                 continue
@@ -37,7 +37,7 @@ def kept_buffers(rule: Rule) -> Iterator[tuple[Class, str, cst.Assign, cst.BaseE
                 yield cls, name, assign, kept, use
 
 
-def _registered(rule: Rule, cls: Class) -> set[str]:
+def registered_buffers(rule: Rule, cls: Class) -> set[str]:
     """The names of the buffers of a class, and the code of those that are made up: ``f"table_{i}"``."""
     found = set()
     for owner in cls.lineage:

@@ -23,136 +23,40 @@ from devlint.flow.modules import takes_as_is
 from devlint.flow.names import dotted
 from devlint.flow.place import HANDED
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class, Function
-from devlint.flow.value import DICT, LIST, MODULE, NONE, TENSOR, TUPLE, UNKNOWN_KIND, Value, made_of
+from devlint.flow.value import DICT, LIST, MODULE, TUPLE, UNKNOWN_KIND, Value, made_of
 from devlint.rule import Rule
-from devlint.rules._stale import stale_in_constructor
+from devlint.rules._kept_plain import MOVING, Kept, binds, kept_plain
 
 
 class PlainUse(NamedTuple):
     """A meeting of such an attribute.
 
     ``how``: ``meets`` what is on a device, ``indexes`` it, which copies it there each time, or is given ``back`` by
-    ``forward``. ``fitted``: it is made of what a method was handed that fits the module.
+    ``forward``.
     """
 
     meeting: Meeting
     how: str
-    fitted: bool
+    kept: Kept
 
 
 def plain_uses(rule: Rule) -> Iterator[PlainUse]:
     """The meetings of such attributes with what is on the module's device, or is handed to its methods."""
     for cls in rule.flow.scope.classes.values():
-        if not cls.is_module:
-            continue
-        kept = {name: found for name in cls.stores if (found := _kept(rule, cls, name)) is not None}
-        if not kept:
-            continue
-        for alias, names in _properties(cls).items():
-            kept.update((alias, kept[name]) for name in names if name in kept)
-        for each in (cls, *cls.descendants):
+        kept = kept_plain(rule, cls) if cls.is_module else {}
+        for each in (cls, *cls.descendants) if kept else ():
             for use in tree.walk(each.node):
                 if isinstance(use, cst.Attribute) and use.attr.value in kept and dotted(use.value) == "self":
-                    yield from _uses(rule, cls, use, *kept[use.attr.value])
+                    yield from _uses(rule, use, kept[use.attr.value])
 
 
-def _properties(cls: Class) -> dict[str, set[str]]:
-    """By the name of each property, the attributes that it gives, or parts of: ``return self._scale[:n]``"""
-    found: dict[str, set[str]] = {}
-    for owner in cls.lineage:
-        for name, method in owner.methods.items():
-            last = method.node.body.body[-1] if method.is_property and method.node.body.body else None
-            returned = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
-            read = returned.value if isinstance(returned, cst.Return) else None
-            todo = [each.value for each in read.elements] if isinstance(read, cst.Dict | cst.Tuple) else [read]
-            found[name] = set()
-            for each in todo:
-                while isinstance(each, cst.Subscript):
-                    each = each.value  # return {"mean": self._scales["mean"][: self.rank]}
-                path = dotted(each) if each is not None else ""
-                if path.startswith("self."):
-                    found[name].add(path.removeprefix("self."))
-    return found
-
-
-def _kept(rule: Rule, cls: Class, name: str) -> tuple[Value, bool] | None:
-    """What an attribute holds, where each store leaves a tensor there that is on the host, or nothing; and whether it
-    was fitted."""
-    if name in rule.flow.scope.outside_stores or any(each.sets_by_variable for each in cls.lineage):
-        return None
-    if any(name in each.buffers or name in each.attrs_of_class for each in (*cls.lineage, *cls.descendants)):
-        return None
-    found: Value | None = None
-    fitted = False
-    for owner in dict.fromkeys((*cls.lineage, *cls.descendants)):
-        for statement, value, function in owner.stores.get(name, ()):
-            if value.kind == NONE:
-                continue
-            if not isinstance(statement, cst.Assign | cst.AnnAssign) or statement.value is None:
-                return None  # self.table[rows] = x
-            if dotted(statement.value) == f"self.{name}":
-                continue
-            if value.or_host is not None:
-                found = value.or_host.value
-            elif _is_on_host(rule, value) or stale_in_constructor(rule, owner, function, value):
-                found = value
-            elif _is_fitted(rule, function, statement.value, value):
-                found, fitted = found or value, True
-            elif not _is_handed_in(function, value):
-                return None
-    return (found.but(attr=(cls, name)), fitted) if found is not None else None
-
-
-def _is_handed_in(function: Function, value: Value) -> bool:
-    """``self.weight = weight``, beside ``self.weight = torch.ones(n)``, of what the constructor may be handed."""
-    setter = function.role == CONSTRUCTOR or function.name.startswith("set_")
-    return setter and value.kind == TENSOR and value.place.scope == function.scope
-
-
-def _is_fitted(rule: Rule, function: Function, node: cst.BaseExpression, value: Value) -> bool:
-    """``def fit(self, x): self.basis = torch.linalg.qr(x).Q``, where nothing asks for the module's device."""
-    if not function.name.lstrip("_").startswith("fit") or function.moves_something:
-        return False
-    if value.kind == TENSOR:
-        return value.place.scope == function.scope
-    names = {each.value for each in tree.walk(node) if isinstance(each, cst.Name)}
-    todo = [node]
-    todo += [
-        a.value for a in tree.walk(function.node.body) if isinstance(a, cst.Assign) and any(_binds(a, n) for n in names)
-    ]
-    calls = [call for each in todo for call in tree.walk(each) if isinstance(call, cst.Call)]
-    return any(rule.flow.scope.qualified(call.func).startswith("torch.") for call in calls)
-
-
-def _is_on_host(rule: Rule, value: Value) -> bool:
-    if value.kind in (LIST, TUPLE, DICT):
-        inside = (
-            [value.items]
-            if isinstance(value.items, Value)
-            else list(value.items.values() if isinstance(value.items, dict) else value.items or ())
-        )
-        return bool(inside) and all(each.place.is_host and _has_dimensions(rule, each) for each in inside)
-    return value.place.is_host and _has_dimensions(rule, value)
-
-
-def _has_dimensions(rule: Rule, value: Value) -> bool:
-    """Whether a tensor is no single number, which mixes with anything."""
-    made = value.origin
-    if value.kind != TENSOR or value.ref is not None:
-        return False
-    if value.zero is None and isinstance(made, cst.Call):
-        return (
-            rule.flow.name_of(made) in table.HOST_TYPED
-        )  # torch.Tensor(weights): torch.Tensor(3) has a dimension, too
-    return value.zero is False
-
-
-def _uses(rule: Rule, cls: Class, use: cst.BaseExpression, value: Value, fitted: bool) -> Iterator[PlainUse]:
+def _uses(rule: Rule, use: cst.BaseExpression, kept: Kept) -> Iterator[PlainUse]:
     function = _method(rule, use)
     if function is None or function.role in (CONSTRUCTOR, HOST_SIDE) or function.is_static or function.is_classmethod:
         return
-    if fitted and function.name.lstrip("_").startswith("fit"):
+    if kept.fitted and function.name.lstrip("_").startswith("fit"):
         return
+    value = kept.value
     done: set[cst.CSTNode] = set()
     todo: list[cst.BaseExpression] = [use]
     while todo:
@@ -164,18 +68,22 @@ def _uses(rule: Rule, cls: Class, use: cst.BaseExpression, value: Value, fitted:
         if isinstance(above, cst.Assign):
             todo += _read_as(rule, above, dotted(use))
             continue
-        if isinstance(above, cst.Subscript) and above.value is part and isinstance(rule.parent(above), cst.Index):
-            todo.append(above)  # x[self.rows[0]]
+        if isinstance(above, cst.Subscript) and above.value is part:
+            if isinstance(rule.parent(above), cst.Index):
+                todo.append(above)  # x[self.rows[0]]
+            if value.kind in (LIST, TUPLE, DICT) and part is use:
+                todo.append(above)  # x + self.biases[level]
+                continue
         other = _other(rule, function, part)
         if other is not None:
             where, what, node = other
             there = _there(rule, function, node) or rule.flow.value(node)
             how = "indexes" if what == _INDEXES else "meets"
-            yield PlainUse(Meeting(where, what, part, value, node, there), how, fitted)
+            yield PlainUse(Meeting(where, what, part, value, node, there), how, kept)
             continue
         back = _given_back(rule, function, part)
         if back is not None:
-            yield PlainUse(Meeting(back, "a result", part, value, part, value), "back", fitted)
+            yield PlainUse(Meeting(back, "a result", part, value, part, value), "back", kept)
             continue
         after = _still(rule, part)
         if after is not None:
@@ -217,7 +125,7 @@ def _read_as(rule: Rule, assign: cst.Assign, path: str) -> list[cst.BaseExpressi
             bound = rule.parent(above)
             code = rule.code(bound.value) if isinstance(bound, cst.Assign) else ""
             again = path in code or code.startswith((f"{name.value}.", f"{name.value}["))  # table = table.unsqueeze(0)
-            if not again or any(word in code for word in _MOVES):
+            if not again or any(word in code for word in MOVING):
                 return []  # table = table.to(x.device)
         elif isinstance(above, cst.Param) or getattr(above, "target", None) is name:
             return []  # table *= x
@@ -228,9 +136,6 @@ def _read_as(rule: Rule, assign: cst.Assign, path: str) -> list[cst.BaseExpressi
         ):
             read.append(name)
     return read
-
-
-_MOVES = (".to(", ".cuda(", ".type_as(")
 
 
 def _still(rule: Rule, part: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -371,15 +276,9 @@ def _is_made_of_parts(rule: Rule, function: Function, node: cst.BaseExpression) 
     return any(
         isinstance(part, cst.Call) and rule.flow.value(part).holds_tensors and rule.flow.value(part).place.is_there
         for assign in tree.walk(function.node.body)
-        if isinstance(assign, cst.Assign) and _binds(assign, node.value)
+        if isinstance(assign, cst.Assign) and binds(assign, node.value)
         for part in tree.walk(assign.value)
     )
-
-
-def _binds(assign: cst.Assign, name: str) -> bool:
-    target = assign.targets[0].target
-    elements = [each.value for each in target.elements] if isinstance(target, cst.Tuple) else [target]
-    return any(dotted(each) == name for each in elements)
 
 
 def _among(

@@ -11,7 +11,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import dotted, last_word, only_target
 from devlint.flow.scope import DEVICE_SIDE, Class
-from devlint.flow.value import DICT, LIST, MODULE, NONE, OF_LAYER, TUPLE, Value
+from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._exports import is_of_export
@@ -165,7 +165,7 @@ class UnregisteredTensor(Rule):
 
     def _used_plainly(self, reported: set[tuple[Class, str]], told: set[cst.CSTNode]) -> Iterator[Told]:
         """What the text says of attributes that the flow lost sight of."""
-        for meeting, how, fitted in plain_uses(self):
+        for meeting, how, kept in plain_uses(self):
             attr = meeting.host.attr
             if attr is None or attr in reported or (self.in_tests and meeting.there.place.kind != "fixed"):
                 continue
@@ -173,7 +173,8 @@ class UnregisteredTensor(Rule):
             stores = self.flow.stores(cls, name)
             if cls.find_method("_apply") is not None or cls.find_method("to") is not None:
                 continue  # def to(self, *a): ...; self.x = self.x.to(*a)
-            if any(self._may_be_registered(*store) for store in stores) or is_of_export(self, meeting.node):
+            registered = not kept.in_buffer and any(self._may_be_registered(*store) for store in stores)
+            if registered or is_of_export(self, meeting.node):
                 continue
             there = " ".join(self.code(meeting.there_node).split())[:40]
             note = {
@@ -181,26 +182,25 @@ class UnregisteredTensor(Rule):
                 "indexes": f"here it indexes `{there}`, and is copied to {where(meeting.there.place)} in each call",
                 "back": "`forward` gives it back here",
             }[how]
-            for statement, value in stores:
-                if statement in told or value.kind == NONE:
+            for statement in kept.stores:
+                if statement in told:
                     continue
                 told.add(statement)
                 function = self.flow.function(statement)
-                late = function is not None and function.role == DEVICE_SIDE and not fitted
-                if late and not value.place.is_host:
-                    continue  # def set_scale(self, scale): self.scale = scale
-                stays = "where it was fitted" if fitted else "on the host"
+                late = kept.in_buffer or (function is not None and function.role == DEVICE_SIDE and not kept.fitted)
+                stays = "where it was fitted" if kept.fitted else "on the host"
                 message = f"`self.{name}` is a plain attribute: it stays {stays} when `{cls.name}` is moved"
                 if how == "indexes":
                     message = f"`self.{name}` is a plain attribute: each call copies it to the device to index with it"
                 elif late:
                     message = f"`self.{name}` is made on the host here, whatever device `{cls.name}` is on"
+                fixable = len(stores) == 1 and how != "back" and not late
                 yield Told(
                     statement,
                     message,
                     f"so does `self.{name}`",
                     notes=[self.note(meeting.node, note)],
-                    fix=self._fix(statement, cls, name, on_host=True) if len(stores) == 1 and how != "back" else None,
+                    fix=self._fix(statement, cls, name, on_host=True) if fixable else None,
                     key=(cls, function, statement if late else self.flow.function(meeting.node), "by the text"),
                     tentative=True,
                 )
