@@ -78,7 +78,7 @@ def _kept(rule: Rule, cls: Class, name: str) -> Kept | None:
             continue
         if not isinstance(statement, cst.Assign | cst.AnnAssign) or statement.value is None:
             return None  # self.table[rows] = x
-        if value.or_host is not None:
+        if value.or_host is not None and function.role == CONSTRUCTOR:
             found = value.or_host.value
         elif _is_on_host(rule, value) or stale_in_constructor(rule, cls, function, value):
             found = value

@@ -26,7 +26,8 @@ class UnregisteredModule(Rule):
     Reports `self.x = [...]`, a tuple or a dict in an `nn.Module`, where modules with parameters, or parameters, are
     put into it: by a literal, a comprehension, `append` or an item. Reports modules in a named tuple, a dataclass or a
     `SimpleNamespace`, which register nothing either, and a parameter that is annotated as a list or dict of modules,
-    is kept as it is, and its elements called.
+    is kept as it is, and its elements called. Reports modules that a pipeline of `diffusers` keeps and is not told of:
+    it moves what it finds under the names of the parameters of its constructor that have no default.
 
     ## Why is this bad
     A module knows the modules and parameters that are its attributes, and those in `nn.ModuleList`, `nn.ModuleDict`
@@ -73,16 +74,16 @@ class UnregisteredModule(Rule):
     `super().__init__()` has run.
 
     ## Limits
-    Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something that
-    may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop goes
-    through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the constructor
-    is given one by one are not reported, and neither are modules without parameters and buffers, nor parameters of
-    other parts (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method names but the
-    constructor, and what that alone calls; modules that are given a device, that put their parts on one when they are
-    built, or that have buffers alone; modules that are moved when they are built and have optimizers of their own, so
-    that only `state_dict()` and `eval()` miss them; modules of which the constructor moves some, by a test; annotated
-    parameters, which may be registered by whoever hands them in; and what is not seen to be a named tuple, but holds
-    tensors elsewhere in the file.
+    Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something
+    that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop
+    goes through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the
+    constructor is given one by one are not reported, and neither are modules without parameters and buffers, nor
+    parameters of other parts (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method
+    names but the constructor, and what that alone calls; modules that are given a device, that put their parts on
+    one when they are built, or that have buffers alone; modules that are moved when they are built and have
+    optimizers of their own, so that only `state_dict()` and `eval()` miss them; modules of which the constructor
+    moves some, by a test; annotated parameters, which may be registered by whoever hands them in; parts of
+    pipelines; and what is not seen to be a named tuple, but holds tensors elsewhere in the file.
 
     In the nursery: none of 6 findings in repositories that nobody had tuned for was worth a change. The modules are
     unregistered in each, and put where they belong by other means, or on purpose.

@@ -34,6 +34,13 @@ class UnregisteredTensor(Rule):
     method mixes so are one finding, which the first of them speaks for. Reports tensors in a dictionary or list inside
     `nn.ParameterDict` or `nn.ParameterList`, which make parameters of tensors alone.
 
+    Reports, too, by the text alone: attributes that several methods set, always to what is on the host, or anew in
+    `forward` where they are too small; those that index what is on a device, and are copied there each time; those that
+    `forward` gives back; tensors made with `device=self.device` in the constructor of a module that asks its parameters
+    for that; what a method called `fit` made; buffers that another method sets to what is on the host; and buffers that
+    the constructor keeps under a second name as well (`self.tables = [self.sine]`), where they stay as they are: a
+    module that is moved gets other buffers.
+
     Reports, too, what takes a tensor away that was just registered: `self.x = self.register_buffer("x", x)`, which
     leaves `None` there, as `register_parameter`, `register_module` and `add_module` do.
 
@@ -80,18 +87,19 @@ class UnregisteredTensor(Rule):
     then. For tensors in a list, tuple or dict there is no fix: register each under a name of its own.
 
     ## Limits
-    Silent where the tensor is moved at every use, registered later, or on another path that is asked for where it is
-    used, read off a layer, whose parameters are registered with whoever keeps them, or moved by the module's own
-    `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device;
-    and in classes without a `forward` whose methods make all their tensors without a device. Held back as tentative:
-    other classes without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if learned else
-    scale`) or a default (`torch.zeros(3) if mean is None else mean`), masks that are handed in beside `is_causal=True`,
-    code for an export, attributes that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`)
-    or only what a method is handed that the file never calls, what is made of something that is handed in
-    (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module with parts of its own is
-    handed (`scale: Tensor`) and keeps, modules on a private base of torch's (`_BatchNorm`), modules that bring their
-    own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions,
-    which run on the host alone, and what meets the input in a branch of a function of the file that it is handed to.
+    Silent where the tensor is moved at every use, registered later, or on another path that is asked for where it
+    is used, read off a layer, whose parameters are registered with whoever keeps them, or moved by the module's own
+    `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the
+    device; and in classes without a `forward` whose methods make all their tensors without a device. Held back as
+    tentative: other classes without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if
+    learned else scale`) or a default (`torch.zeros(3) if mean is None else mean`), what is told by the text alone,
+    masks that are handed in beside `is_causal=True`, code for an export, attributes that meet what was brought to
+    the host as well (`self.packed.cpu() >> self.shifts`) or only what a method is handed that the file never calls,
+    what is made of something that is handed in (`torch.tensor(mean)`) and may be a tensor, tensors that the
+    constructor of a module with parts of its own is handed (`scale: Tensor`) and keeps, modules on a private base
+    of torch's (`_BatchNorm`), modules that bring their own parts to the host (`self.packed = self.packed.cpu()`),
+    modules that call torch's quantized functions, which run on the host alone, and what meets the input in a branch
+    of a function of the file that it is handed to.
 
     In the nursery: of 24 findings in repositories that nobody had tuned for, 4 were worth a change; each of the other
     causes was mended, and new code had others. In 48 more repositories strict readers held four of five findings for
