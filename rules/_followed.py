@@ -11,6 +11,7 @@ from devlint import tree
 from devlint.flow.names import called_name, dotted, names_bound
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._switches import tests_above
 
 #: What puts a tensor somewhere, reads it on the host, or makes another of it where something else is.
 PUTS = frozenset("to cuda cpu type_as numpy tolist item copy_ new_tensor tensor as_tensor prefetch put".split())
@@ -29,7 +30,7 @@ def is_for_host(rule: Rule, function: Function) -> bool:
     return _OF_HOST.search(rule.source.text) is not None and _OF_HOST.search(rule.code(function.node)) is not None
 
 
-def is_put(rule: Rule, function: Function, call: cst.Call) -> bool:
+def is_put(rule: Rule, function: Function, call: cst.BaseExpression) -> bool:
     """Whether anything in a function brings what a call gives, or what is made of it, somewhere, or reads it."""
     names = _made_of(function, call, kept_as(rule, call))
     for node in tree.walk(function.node.body):
@@ -50,13 +51,41 @@ def is_put(rule: Rule, function: Function, call: cst.Call) -> bool:
     return bool(attrs) and re.search(rf"(?:{attrs})(?:\[[^]\n]*\])?\.(?:to|cuda)\(", rule.source.text) is not None
 
 
+def is_moved(rule: Rule, function: Function, made: cst.BaseExpression) -> bool:
+    """Whether a function moves what an expression gives, under the names that it gives to that, in the same run: not
+    in the other branch of an ``if``."""
+    names = kept_as(rule, made) or _stored_as(rule, made)
+    above = {id(test): holds for test, _, holds in tests_above(rule, made)}
+    for node in tree.walk(function.node.body):
+        if isinstance(node, cst.Attribute) and node.attr.value in _MOVES:
+            moves = holds(node.value, made, names)
+        elif isinstance(node, cst.Call) and node is not made:
+            word = called_name(node)
+            moves = _MAY_PUT.search(word) is not None and any(holds(arg.value, made, names) for arg in node.args)
+        else:
+            continue
+        if moves and all(above.get(id(test), way) == way for test, _, way in tests_above(rule, node)):
+            return True
+    return False
+
+
+def _stored_as(rule: Rule, made: cst.BaseExpression) -> set[str]:
+    """``self.rows`` of ``self.rows = torch.zeros(n).bool()``"""
+    assign = rule.enclosing(made, cst.BaseSmallStatement)
+    targets = [each.target for each in assign.targets] if isinstance(assign, cst.Assign) else []
+    return {dotted(filled(target)) for target in targets} - {"", "self"}
+
+
+_MOVES = frozenset("to cuda type_as new_tensor as_tensor".split())
+
+
 def _is_told_type(call: cst.Call) -> bool:
     """``torch.ones(n).type(x.type())``: the name of a type says where it is, too."""
     given = call.args[0].value if len(call.args) == 1 else None
     return called_name(call) == "type" and isinstance(given, cst.Call) and called_name(given) == "type"
 
 
-def kept_as(rule: Rule, call: cst.Call) -> set[str]:
+def kept_as(rule: Rule, call: cst.BaseExpression) -> set[str]:
     """The names that a statement gives to what it makes of a call: ``ids = torch.arange(n)[None] > 2``."""
     node: cst.CSTNode = call
     above = rule.parent(node)
@@ -67,7 +96,7 @@ def kept_as(rule: Rule, call: cst.Call) -> set[str]:
     return {name for target in above.targets for name in names_bound(target.target)}
 
 
-def _made_of(function: Function, call: cst.Call, own: set[str]) -> set[str]:
+def _made_of(function: Function, call: cst.BaseExpression, own: set[str]) -> set[str]:
     """All names in a function for what something that a call gives went into."""
     known = set(own)
     while True:

@@ -44,7 +44,7 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
             found = {pattern for pattern in found if _is_given_by_model(rule, call, pattern)}
         if found:
             patterns[call] = frozenset(found)
-    for node, what, operands in _operations(rule) if patterns else ():
+    for node, what, operands in operations(rule) if patterns else ():
         for operand in operands:
             made = rule.flow.value(operand)
             if made.origin not in patterns or not _is_on_host(made) or is_dead(rule, node):
@@ -82,7 +82,7 @@ def _is_given_by_model(rule: Rule, factory: cst.Call, name: str) -> bool:
     )
 
 
-def _operations(rule: Rule) -> Iterator[tuple[cst.BaseExpression | cst.AugAssign, str, list[cst.BaseExpression]]]:
+def operations(rule: Rule) -> Iterator[tuple[cst.BaseExpression | cst.AugAssign, str, list[cst.BaseExpression]]]:
     """Each operation that refuses operands on different devices, with what they are."""
     for node in rule.source.nodes_of(cst.BinaryOperation):
         yield node, "an operation", [node.left, node.right]

@@ -67,10 +67,17 @@ def doubted(rule: Rule) -> Iterator[Meeting]:
         function = rule.flow.function(meeting.node)
         if id(meeting) in sure or function is None or function.moves_something:
             continue
-        if not of_models and (of_images or not _is_told_tensor(rule, meeting)):
+        if not of_models and (of_images or not _is_surely_tensor(rule, meeting, function)):
             continue
         if _believed(rule, meeting, of_helpers=True):
             yield meeting
+
+
+def _is_surely_tensor(rule: Rule, meeting: Meeting, function: Function) -> bool:
+    """Whether what was handed in is said to be a tensor, or is used as one where nothing has to do with arrays."""
+    if _is_told_tensor(rule, meeting):
+        return True
+    return "numpy" not in rule.flow.scope.packages and function.is_tensor_by_use(meeting.there.place.name)
 
 
 def is_of_models(rule: Rule) -> bool:

@@ -9,9 +9,10 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import Function
+from devlint.flow.value import ARRAY, LIST, Value
 from devlint.rule import Rule
 
-_NUMBERS = frozenset({"int", "max", "min", "round", "len", "abs"})
+_NUMBERS = frozenset({"int", "max", "min", "round", "len", "abs", "sum"})
 
 
 class Sizes:
@@ -29,11 +30,30 @@ class Sizes:
             if isinstance(part, cst.Name):
                 named = self._named(function).get(part.value)
                 found |= {named} if named is not None else set()
+            elif isinstance(part, cst.ListComp | cst.GeneratorExp):
+                gone_through = self._giver(function, part, {})
+                found |= {gone_through} if gone_through is not None else set()
             else:
                 measured = _measured(part)
                 if measured is not None and self._is_open(function, measured):
                     found.add(code_of(self._rule, measured))
-        return found
+        rows = {
+            dotted(part.target): code_of(self._rule, part.iter)
+            for arg in factory.args
+            for part in tree.walk(arg.value)
+            if isinstance(part, cst.CompFor) and self._is_gone_through(function, part)
+        }
+        return {rows.get(code, code) for code in found}
+
+    def _is_gone_through(self, function: Function, node: cst.CompFor) -> bool:
+        """Whether a comprehension goes through what may be tensors: ``sum(block.size(0) for block in blocks)``."""
+        if not isinstance(node.iter, cst.Name | cst.Attribute):
+            return False
+        value = self._rule.flow.value(node.iter)
+        held = value.items if value.kind == LIST else None
+        if self._is_open(function, node.iter) or (isinstance(held, Value) and not held.place.is_host):
+            return True
+        return not value.place.is_host and value.kind != ARRAY and _fills(function, dotted(node.iter))
 
     def _named(self, function: Function) -> dict[str, str]:
         """The names that a function gives to the sizes of something, and of what; not those that it binds to something
@@ -62,6 +82,13 @@ class Sizes:
             return self._giver(function, node.value, known)
         if isinstance(node, cst.BinaryOperation):
             return self._giver(function, node.left, known) or self._giver(function, node.right, known)
+        if isinstance(node, cst.ListComp | cst.GeneratorExp):
+            rows = node.for_in
+            asks = any(
+                _measured(part) is not None and dotted(_measured(part)) == dotted(rows.target)
+                for part in tree.walk(node.elt)
+            )
+            return code_of(self._rule, rows.iter) if asks and self._is_gone_through(function, rows) else None
         if isinstance(node, cst.Call) and dotted(node.func) in ("list", "tuple", *_NUMBERS):
             given = (self._giver(function, arg.value, known) for arg in node.args)
             return next((each for each in given if each is not None), None)
@@ -78,6 +105,19 @@ def _measured(node: cst.CSTNode) -> cst.BaseExpression | None:
     if not isinstance(node, cst.Attribute) or node.attr.value not in ("shape", "size", "dtype"):
         return None
     return node.value if isinstance(head_of(node.value), cst.Name) else None
+
+
+def _fills(function: Function, path: str) -> bool:
+    """``for block in blocks: found[i : i + n] = block``: no array can be put into a tensor."""
+    return any(
+        isinstance(put, cst.Assign)
+        and isinstance(put.targets[0].target, cst.Subscript)
+        and dotted(put.value) in names_bound(loop.target)
+        for loop in tree.walk(function.node.body)
+        if isinstance(loop, cst.For)
+        and any(dotted(part) == path for part in tree.walk(loop.iter) if isinstance(part, cst.Name | cst.Attribute))
+        for put in tree.walk(loop.body)
+    )
 
 
 def head_of(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -15,10 +15,12 @@ from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
+from devlint.rules._close_by import CloseBy, close_by
 from devlint.rules._companions import Companion, companions
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
 from devlint.rules._moves import short
+from devlint.rules._optimizer_state import of_optimizers
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
@@ -113,7 +115,11 @@ class TensorWithoutDevice(Rule):
     makes, what a method makes that tries its module out (it gives
     nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that (`rows +
     torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
-    None of these is told where the function moves anything. So is, last, what takes its sizes or type from a tensor and
+    None of these is told where the function moves anything. Nor is it sure what stands close by something on a device:
+    beside others that are made there in one call or literal, for which it stands in another branch or method, that is
+    handed to a model with it, joined with it through a list, or returned with it; a line between two such; what meets
+    something that torch computes from nobody knows what, where the function, or the class by its `self.device`, makes
+    other things on a device; and what an optimizer keeps as the state of a parameter. So is, last, what takes its sizes or type from a tensor and
     is returned, kept, filled from that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows
     that the two meet: where nothing in the function brings anything to the host, nothing there or after its calls in
     the file moves it, and it is no index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch
@@ -179,6 +185,14 @@ class TensorWithoutDevice(Rule):
         if ".device" in self.source.text:
             for node in self.source.nodes_of(cst.If):
                 self._rebuilt(node, reported)
+        for factory in of_optimizers(self):
+            if factory not in reported and self._is_meant(factory):
+                reported.add(factory)
+                self._report_state(factory)
+        for each in close_by(self, self._is_meant):
+            if each.factory not in reported:
+                reported.add(each.factory)
+                self._report_close_by(each)
         lines = {self.enclosing(each, cst.BaseSmallStatement) for each in reported} - {None}
         for companion in companions(self, self._is_meant):
             # torch.ones(n) * torch.arange(n) + x: said, and mended, with the other one
@@ -364,6 +378,27 @@ class TensorWithoutDevice(Rule):
             f"`{self.flow.name_of(factory)}` makes this tensor on the host, and it meets `{there}`, wherever that is",
             notes=[self.note(meeting.node, f"they meet here, in {meeting.what}")],
             fix=self._fix(factory, meeting) if meeting.there.place.kind == "param" and told else None,
+            tentative=True,
+        )
+
+    def _report_state(self, factory: cst.Call) -> None:
+        name = self.flow.name_of(factory)
+        self.report(
+            factory,
+            f"`{name}` makes this state on the host, and the parameter that it is for is wherever the model is",
+            tentative=True,
+        )
+
+    def _report_close_by(self, found: CloseBy) -> None:
+        entry, fix = self.flow.factory(found.factory), None
+        edit = self.add_argument(found.factory, f"device={found.device}") if found.device is not None else None
+        if edit is not None and entry is not None:
+            fix = self.fix(f"make it there: `device={found.device}`", edit, safe=entry.values != "random")
+        self.report(
+            found.factory,
+            f"`{self.flow.name_of(found.factory)}` makes this tensor on the host, and {found.how}",
+            notes=[self.note(found.beside, "this is meant")],
+            fix=fix,
             tentative=True,
         )
 
