@@ -350,7 +350,7 @@ def _is_computed(rule: Rule, function: Function, node: cst.BaseExpression, steps
     if isinstance(node, cst.Call):
         entry = table.FUNCTIONS.get(rule.flow.name_of(node))
         if entry is not None:
-            # found = torch.cat(self.found); torch.histc(found, 10)   of what was kept, on the host perhaps
+            # found = torch.cat(self.found); torch.histc(found, 10)   what was kept may be on the host
             names = {part.value for arg in node.args for part in tree.walk(arg.value) if isinstance(part, cst.Name)}
             if any(_joins_kept(rule, each) for each in (node, *(v for name in names for v in _bound(function, name)))):
                 return False
@@ -367,7 +367,7 @@ def _joins_kept(rule: Rule, node: cst.BaseExpression) -> bool:
         isinstance(node, cst.Call)
         and rule.flow.name_of(node) in _JOIN
         and bool(node.args)
-        and isinstance(node.args[0].value, cst.Name | cst.Attribute)
+        and not isinstance(node.args[0].value, cst.List | cst.Tuple | cst.ListComp | cst.GeneratorExp)
     )
 
 

@@ -110,17 +110,19 @@ class TensorWithoutDevice(Rule):
     again (`False`, `0`, `None`), in programs for processors that a model is compiled for (`import poptorch`), in
     scripts that nobody imports and that say no word of devices, and where the device is an argument (`device=None`)
     that no call in the file gives. So is what processes gather with accelerate, which does nothing where there is one.
-    So is, in files about models, what meets something that a function was handed though nothing in the file has to do
-    with devices, or with what something unknown makes of that (`x = pad(x)`), what a helper that takes no tensors
-    makes, what a method makes that tries its module out (it gives
-    nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that (`rows +
-    torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
+    So is, in files about models, or what is used as a tensor where nothing has to do with numpy, what meets something
+    that a function was handed though nothing in the file has to do with devices, or with what something unknown makes
+    of that (`x = pad(x)`), what a helper that takes no tensors makes, what a method makes that tries its module out (it
+    gives nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that
+    (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives
+    (`action = self.policy(x)`).
     None of these is told where the function moves anything. Nor is it sure what stands close by something on a device:
     beside others that are made there in one call or literal, for which it stands in another branch or method, that is
     handed to a model with it, joined with it through a list, or returned with it; a line between two such; what meets
     something that torch computes from nobody knows what, where the function, or the class by its `self.device`, makes
-    other things on a device; and what an optimizer keeps as the state of a parameter. So is, last, what takes its sizes or type from a tensor and
-    is returned, kept, filled from that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows
+    other things on a device; and what an optimizer keeps as the state of a parameter. So is, last, what takes its sizes
+    or type from a tensor, or from the rows of a list, and is returned, kept, filled from that or handed on
+    (`return rows, torch.zeros(rows.size(0))`), though nothing shows
     that the two meet: where nothing in the function brings anything to the host, nothing there or after its calls in
     the file moves it, and it is no index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch
     replaces, and no lengths, which some functions want on the host. A reader held 4 of 26 such findings for worth a
