@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import libcst as cst
@@ -214,7 +214,24 @@ class HostSyncInLoop(Rule):
         held = [w for w in waits if offsets(w.node)[1] <= last or self.flow.loop(w.node) is not loop]
         if not held:
             return  # what comes last in an iteration holds up nothing but the next one
-        first, *others = held
+        for near in self._near(held):
+            self._report_needed(loop, near)
+
+    def _near(self, waits: list[Wait]) -> Iterator[list[Wait]]:
+        """The waits, those together that stand within a few lines of each other."""
+        near: list[Wait] = []
+        for wait in sorted(waits, key=lambda each: self.source.offsets(each.node)[0]):
+            if near and self._row(wait) - self._row(near[-1]) > _A_SCREEN:
+                yield near
+                near = []
+            near.append(wait)
+        yield near
+
+    def _row(self, wait: Wait) -> int:
+        return self.source.place(self.source.offsets(wait.node)[0])[0]
+
+    def _report_needed(self, loop: Loop, waits: list[Wait]) -> None:
+        first, *others = waits
         code = short(self.code(first.node), 60)
         self.report(
             first.node,
@@ -567,6 +584,8 @@ def _steps(work: cst.CSTNode) -> bool:
     return isinstance(work, cst.Call) and called_name(work) == "step"
 
 
+#: As many lines are looked at together.
+_A_SCREEN = 12
 #: Calls that wait, whatever they are called on.
 _WAITING = frozenset(
     "item tolist cpu numpy nonzero masked_select unique synchronize barrier wait_for_everyone mark_step print "

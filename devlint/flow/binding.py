@@ -38,6 +38,8 @@ def bind(frame: Frame, target: cst.BaseExpression, value: Value, statement: cst.
     frame.values[target] = value
     if type(target) is cst.Name:
         name = target.value
+        if frame.function is None and name in frame.scope.stand_ins:
+            return  # torch, nn = try_import_torch()   as imports do
         frame.forget(name)
         env[name] = _named_value(frame, name, value, target)
         if name in (frame.scope.globals_written if frame.function is None else frame.function.shared):

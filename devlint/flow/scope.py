@@ -17,7 +17,15 @@ from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
 from devlint.flow.docstrings import tensors_named
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import annotated, annotation_names, dotted, imported, imported_from, is_tensor_annotation
+from devlint.flow.names import (
+    annotated,
+    annotation_names,
+    dotted,
+    imported,
+    imported_from,
+    is_tensor_annotation,
+    names_bound,
+)
 from devlint.flow.value import Value
 from devlint.source import Source
 
@@ -312,6 +320,7 @@ class Scope:
     ) -> None:
         self.source, self.project = source, project
         self.imports: dict[str, str] = dict(around)
+        self.stand_ins: set[str] = set()  # names that a call binds to torch, or to parts of it
         self.functions: dict[cst.FunctionDef, Function] = {}
         self.classes: dict[cst.ClassDef, Class] = {}
         self.globals_written: set[str] = set()
@@ -320,6 +329,7 @@ class Scope:
         self.outside_stores: set[str] = set()  # attributes set on something else than self
         self._read_imports()
         self._read_stars()
+        self._read_bound()
         self._read_definitions()
         self._classify()
         self._assign_roles()
@@ -350,6 +360,24 @@ class Scope:
         if stars:
             for alias, name in _CUSTOMARY.items():
                 self.imports.setdefault(alias, name)
+
+    def _read_bound(self) -> None:
+        """``torch, nn = try_import_torch()``, ``torch = importorskip("torch")``, ``nn = torch.nn``."""
+        for node in self.source.nodes_of(cst.Assign):
+            above = self.source.parents.get(node)
+            line = self.source.parents.get(above) if above is not None else None
+            if not isinstance(line, cst.Module) or len(node.targets) != 1:
+                continue
+            target = node.targets[0].target
+            names = names_bound(target)
+            if isinstance(node.value, cst.Call) and "torch" in names:
+                for name in names & _CUSTOMARY.keys() - self.imports.keys():
+                    self.imports[name] = _CUSTOMARY[name]
+                    self.stand_ins.add(name)
+            elif isinstance(node.value, cst.Attribute) and isinstance(target, cst.Name):
+                path = dotted(node.value)
+                if path.startswith("torch.") and self.imports.get("torch") == "torch" and path in _CUSTOMARY.values():
+                    self.imports.setdefault(target.value, path)
 
     def qualified(self, node: cst.BaseExpression) -> str:
         """The qualified name of a dotted expression by the file's imports; as written where not imported."""
@@ -478,7 +506,7 @@ class Scope:
         host: set[Function] = set()
         constructor: set[Function] = set()
         collates = self._handed_as("collate_fn") | self._handed_as("worker_init_fn") | self._handed_as("transform")
-        building, hooks = self._for_constructors_only(), self._hooks_of_tensors()
+        building, hooks = self._for_constructors_only(), self.hooks
         for function in self.functions.values():
             cls, name = function.cls, function.name
             if name in hooks and (params := function.positional[function.takes_self :]):
@@ -564,7 +592,8 @@ class Scope:
                     names.add(path.rpartition(".")[2])
         return names
 
-    def _hooks_of_tensors(self) -> set[str]:
+    @cached_property
+    def hooks(self) -> set[str]:
         """Names of the functions that are handed the gradient of a tensor, on its device: ``p.register_hook(clip)``."""
         return {
             dotted(call.args[0].value).rpartition(".")[2]

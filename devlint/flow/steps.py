@@ -19,14 +19,15 @@ STEPS = ("forward", "training_step")
 
 
 def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
-    """The functions of the file that run in each call of ``forward`` or ``training_step`` of one of its modules.
+    """The functions of the file that run in each call of ``forward`` or ``training_step`` of its modules, and the
+    hooks of tensors, which run in each backward pass.
 
     ``plainly``: only those that are called under no test.
     """
     todo = [
         f
         for f in flow.scope.functions.values()
-        if f.name in STEPS and f.cls is not None and f.cls.is_module and not f.is_static
+        if (f.name in STEPS and f.cls is not None and f.cls.is_module and not f.is_static) or f.name in flow.scope.hooks
     ]
     seen = set(todo)
     while todo:
