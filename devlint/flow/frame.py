@@ -491,10 +491,11 @@ class Frame:
                 ((other_node, other), (node, value), env),
             ):
                 made_here = host[1].kind == TENSOR and host[1].place.is_host and host[1].attr is None
-                # a number mixes with anything: return torch.tensor(0.0)
+                # return torch.tensor(0.0)   mixes with anything but in `torch.stack` and where processes reduce it
+                is_number = host[1].zero is True
                 if (
                     made_here
-                    and host[1].zero is not True
+                    and not (is_number and there[1].zero is False)
                     and (there[1].place.is_there or there[1].place.kind == "param")
                     and _is_tensor_in(at_host, there[1].origin)
                 ):
