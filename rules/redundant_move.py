@@ -20,6 +20,7 @@ from devlint.rules._copied import is_by_others, is_copied, refills, says_why
 from devlint.rules._exports import is_of_export
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._offloaded import moved_then_offloaded
 from devlint.rules._places import origin_note
 from devlint.rules._switches import tests_above
 
@@ -77,15 +78,17 @@ class RedundantMove(Rule):
     move there. What one function does in several places is one finding, and so is what several do in the same words, or
     what methods of one name in several classes do in the same line.
 
-    Tentative, and kept back unless that is selected: in code that says it was copied (`# Copied from`, at the head of
-    the file, too) or documented elsewhere, that is put in the place of another package's, or that is of a whole
-    distribution inside of a package, or of a copy of a well-known package, which is kept alike; in constructors; in
-    code for an export; in a branch that fills anew what a module keeps once that is too small; below a comment that
-    says why something is moved; in files by others than the project's own packages and its licence, as the copyright at
-    their heads has it; where what is moved goes into a table on the host (`torch.tensor([...])`); near a line that
-    moves the same elsewhere, and beside one that binds its own name anew as this one does and needs that; beside an
-    argument of the same call that needs its move; in a statement that another function has, too, and needs; and below a
-    test for GPUs that has another branch, where nothing guards the move above it (the first one may be out of place).
+    Tentative, and kept back unless that is selected: a pipeline of diffusers that is moved right before
+    `enable_model_cpu_offload()` or `enable_sequential_cpu_offload()`, which bring it back; in code that says it was
+    copied (`# Copied from`, at the head of the file, too) or documented elsewhere, that is put in the place of another
+    package's, or that is of a whole distribution inside of a package, or of a copy of a well-known package, which is
+    kept alike; in constructors; in code for an export; in a branch that fills anew what a module keeps once that is too
+    small; below a comment that says why something is moved; in files by others than the project's own packages and its
+    licence, as the copyright at their heads has it; where what is moved goes into a table on the host
+    (`torch.tensor([...])`); near a line that moves the same elsewhere, and beside one that binds its own name anew as
+    this one does and needs that; beside an argument of the same call that needs its move; in a statement that another
+    function has, too, and needs; and below a test for GPUs that has another branch, where nothing guards the move above
+    it (the first one may be out of place).
 
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
@@ -113,6 +116,19 @@ class RedundantMove(Rule):
         words: dict[tuple[str, str], str] = {}
         keys = [words.setdefault(self._line(told.node), self._words(told.node)) for told in found]
         report_together(self, [replace(t, key=(key, t.tentative)) for t, key in zip(found, keys, strict=True)])
+        for moved, offload in moved_then_offloaded(self):
+            self._report_offloaded(moved, offload)
+
+    def _report_offloaded(self, move: cst.Call, offload: cst.Call) -> None:
+        assert isinstance(move.func, cst.Attribute)
+        name = called_name(offload)
+        self.report(
+            move,
+            f"the whole of `{short(self.code(offload.func)).removesuffix(f'.{name}')}` goes to the device here, "
+            f"and `{name}` brings it back",
+            notes=[self.note(offload, "this moves each part when it is its turn")],
+            tentative=True,
+        )
 
     def _line(self, node: cst.CSTNode) -> tuple[str, str]:
         """The name of a function, and a line of it."""
