@@ -8,7 +8,8 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.names import called_name, dotted, names_bound, target_names
+from devlint.flow.hypothesis import MODEL_NAME
+from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND, Value
@@ -72,7 +73,8 @@ class DiscardedMove(Rule):
     where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
 
-    Held back as tentative: what a model is handed, and nothing else shows to be a tensor (`for x, y in batches:`);
+    Held back as tentative: what a model is handed, and nothing else shows to be a tensor (`for x, y in batches:`); what
+    the model of an object is handed that nothing in the file moves (`x.to(device); self.net(x)`);
     what may be there already, since nobody knows where it is (what a function is handed, or makes of that: of
     thirteen such moves in public code five did harm), unless it meets what is there or is returned, or the move
     stands in an object's own `to` or below `if x.device != device`; what follows its module anyway; lengths, which
@@ -183,7 +185,7 @@ class DiscardedMove(Rule):
             return False
         if not self._is_elsewhere(call, move) and not any(self._meets_there(read) for read in reads):
             return False
-        if reads and self._is_set_by_variable(reads[0]):
+        if reads and (self._is_set_by_variable(reads[0]) or self._feeds_unmoved(reads[0])):
             return False
         if isinstance(receiver, cst.Name):
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
@@ -211,6 +213,20 @@ class DiscardedMove(Rule):
         if not isinstance(call, cst.Call) or dotted(call.func) != "setattr" or len(call.args) != 3:
             return False
         return not isinstance(call.args[1].value, cst.SimpleString)
+
+    def _feeds_unmoved(self, read: cst.BaseExpression) -> bool:
+        """``x.to(device); self.net(x)``, of an object that never moves its net: that may be on the host as well."""
+        arg = self.parent(read)
+        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        path = dotted(call.func) if isinstance(call, cst.Call) else ""
+        if not path.startswith("self.") or not isinstance(call, cst.Call) or self.flow.value(call.func).place.is_there:
+            return False
+        function = self.flow.function(call)
+        if function is None or function.cls is None or function.cls.is_module or not MODEL_NAME.search(last_word(path)):
+            return False
+        own = rf"(?<![\w.]){re.escape(path)}\b"
+        moved = re.compile(rf"{own}(\.\w+\([^()]*\))*\.(to|cuda)\(|{own}\s*=[^\n]*(\.(to|cuda)\(|device)")
+        return not any(moved.search(self.code(each.node)) for each in function.cls.lineage if each.home is self.flow)
 
     def _is_elsewhere(self, call: cst.Call, move: Move | None) -> bool:
         """Whether it is known not to be there; else callers, or what it is made of, may have put it there."""
