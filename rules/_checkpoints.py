@@ -196,11 +196,16 @@ def _goes_to_numbers(rule: Rule, node: cst.CSTNode) -> bool:
 
 
 def _gives_settings(rule: Rule, node: cst.CSTNode) -> bool:
+    """``checkpoint["epoch"]``, ``manifest.get("epoch")``"""
     parent = rule.parent(node)
-    if not isinstance(parent, cst.Subscript) or len(parent.slice) != 1:
+    if isinstance(parent, cst.Attribute) and parent.attr.value == "get":
+        call = rule.parent(parent)
+        key = call.args[0].value if isinstance(call, cst.Call) and call.func is parent and call.args else None
+    elif isinstance(parent, cst.Subscript) and len(parent.slice) == 1:
+        index = parent.slice[0].slice
+        key = index.value if isinstance(index, cst.Index) else None
+    else:
         return False
-    index = parent.slice[0].slice
-    key = index.value if isinstance(index, cst.Index) else None
     return isinstance(key, cst.SimpleString) and SETTINGS.search(str(key.evaluated_value)) is not None
 
 

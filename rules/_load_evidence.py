@@ -17,7 +17,7 @@ from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned
 from devlint.rules._files import made
 from devlint.rules._saved_places import is_asked_for, is_forgotten_for_host, moved, receivers
-from devlint.rules._switches import is_switched_off
+from devlint.rules._switches import is_switched_off, tests_above
 from devlint.rules._training import is_inside
 
 #: Code that puts something somewhere, or names a place.
@@ -126,8 +126,13 @@ def is_for_cuda_alone(rule: Rule, call: cst.Call) -> bool:
     ]
     # pipe.enable_xformers_memory_efficient_attention()
     uses += [each for each in rule.source.nodes_of(cst.Call) if _SWITCH.search(dotted(each.func))]
-    if any(rule.flow.function(use) is function and _runs_with(rule, use, call) for use in uses):
-        return True
+    for use in uses:
+        around = rule.flow.function(use)
+        if around is function and _runs_with(rule, use, call):
+            return True
+        # def build(): net = Net(); return net.cuda()   inside of the function that loads
+        if around is not None and around.outer is function is not None and not any(tests_above(rule, use)):
+            return True
     imports: list[cst.Import | cst.ImportFrom] = [
         *rule.source.nodes_of(cst.Import),
         *rule.source.nodes_of(cst.ImportFrom),
