@@ -16,7 +16,7 @@ from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
-    "called chooses credits defines gives gpus hosts imports offloads redirects runs script unset uses".split()
+    "called chooses credits defines demands gives gpus hosts imports offloads redirects runs script unset uses".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
@@ -54,6 +54,13 @@ _OFFLOADS = re.compile(
     rb"^(?P<indent>[ \t]*)for (?P<key>\w+), (?P<value>\w+) in (?P<state>\w+)\.items\(\):\r?\n"
     rb"(?:(?P=indent)[ \t]+.*\n){0,4}?"
     rb"(?P=indent)[ \t]+(?P=state)\[(?P=key)\] = (?P=value)(?:\.detach\(\))?\.cpu\(\)",
+    re.MULTILINE,
+)
+
+#: ``device = torch.device("cuda")``, ``torch.cuda.LongTensor(4)``: what raises where there is no CUDA.
+_DEMANDS = re.compile(
+    rb"""^(?P<indent>[ \t]*)(?:\w[\w.]*[ ]*=[ ]*torch\.device\(["']cuda(?::0)?["']\)[ \t\r]*$|"""
+    rb"""(?![^\n]*\b(?:if|else|isinstance)\b)[^\n#]*torch\.cuda\.(?:(?:\w*Tensor|get_device_name)\())""",
     re.MULTILINE,
 )
 
@@ -109,16 +116,17 @@ class Mentions:
         ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
         elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is there, and has a trainer run on GPUs;
         ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what
-        it saves. ``credits WORD``: its head says that it is by somebody of that name. ``hosts NAME``: it is no test and
-        calls that with the host for a device. ``called NAME``: it sets up a distribution of that name. ``unset NAME``:
-        it has a setting of that name which is off: none, zero or negative, as an option's default or in so many words.
-        ``gives NAME``: it gives such a setting a number. :data:`TOO_MANY` where that is so.
+        it saves; ``demands FOLDER``: or needs CUDA, whatever happens. ``credits WORD``: its head says that it is by
+        somebody of that name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``:
+        it sets up a distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero
+        or negative, as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
+        :data:`TOO_MANY` where that is so.
         """
         files = self.files
         if len(files) > _MOST_FILES:
             return TOO_MANY
         what, _, folder = question.partition(" ")
-        if what in ("redirects", "gpus", "chooses", "offloads"):
+        if what in ("redirects", "gpus", "chooses", "offloads", "demands"):
             files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in ("", folder)]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
@@ -205,6 +213,9 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if what == "offloads":
         found = _OFFLOADS.finditer(raw) if b"torch.save(" in raw and not is_test_file(path) else ()
         return any(not _is_decided(raw, match) for match in found)
+    if what == "demands":
+        found = _DEMANDS.finditer(raw) if b"torch.device(" in raw or b"torch.cuda." in raw else ()
+        return not is_test_file(path) and any(not _is_decided(raw, match) for match in found)
     name = names[-1].encode()
     if what == "credits":
         return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))

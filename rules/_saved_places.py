@@ -44,12 +44,22 @@ def is_of_host(rule: Rule, call: cst.Call, function: Function | None) -> bool:
 def is_of_host_elsewhere(rule: Rule) -> bool:
     """Whether another file of the program, or of a package of the project that this one uses, moves each tensor to the
     host and saves it: ``for key, param in state.items(): state[key] = param.cpu()``."""
+    return not rule.flow.calls("torch.save") and _around_says(rule, "offloads")
+
+
+def is_of_cuda_program(rule: Rule) -> bool:
+    """Whether a file of the program, or of a package of the project that this one uses, needs CUDA whatever happens:
+    what is saved there is loaded there, whatever this file says of other devices."""
+    return _around_says(rule, "demands")
+
+
+def _around_says(rule: Rule, question: str) -> bool:
     project = rule.flow.project
-    if project is None or rule.flow.calls("torch.save"):
+    if project is None:
         return False
     folder, below, _ = project.in_project().partition(os.sep)
     folders = {folder if below else "", *rule.flow.scope.packages}
-    return any(project.some_file_says(f"offloads {each}") is True for each in sorted(folders))
+    return any(project.some_file_says(f"{question} {each}") is True for each in sorted(folders))
 
 
 def moved_and_saved(rule: Rule, call: cst.Call, function: Function | None) -> Move | None:

@@ -27,6 +27,7 @@ from devlint.rules._saved_places import (
     has_another_way,
     is_asked_for,
     is_forgotten_for_host,
+    is_of_cuda_program,
     is_of_host,
     is_of_host_elsewhere,
     loads,
@@ -184,7 +185,7 @@ class LoadWithoutMapLocation(Rule):
         for (_, is_published), together in found.items():
             # who saved a file that others wrote, and from where, cannot be seen
             shown = any(each.why is not None for each in together) and self._saves_such
-            self._report(together, tentative=not shown or is_published)
+            self._report(together, tentative=not shown or is_published or is_of_cuda_program(self))
         for call in self.flow.calls("torch.jit.load"):
             self._scripted(call)
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
