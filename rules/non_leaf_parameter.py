@@ -69,12 +69,15 @@ class NonLeafParameter(Rule):
     in `state_dict()`, and that they move with the module, which not everybody asks for; and parameters that a function
     makes of a tensor it is handed, and returns, since that may be there already.
 
+    In the nursery: of 35 findings in all samples, readers held 27 for true; of three in 262 fresh repositories none, as
+    a flag that is never on, or code that never runs on a device, keeps the move from doing anything.
+
     ## References
     - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
     - [torch.nn.Parameter](https://pytorch.org/docs/stable/generated/torch.nn.parameter.Parameter.html)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
 
     def check(self) -> None:

@@ -90,13 +90,16 @@ class RedundantMove(Rule):
     function has, too, and needs; and below a test for GPUs that has another branch, where nothing guards the move above
     it (the first one may be out of place).
 
+    Not of `performance`, for such a move neither waits nor copies. Of 13 findings in 262 fresh repositories readers
+    held none for wrong, and three for less than that group promises.
+
     Not proved by running: that a tensor is handed back as it is leaves nothing that a run would see.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
     """
 
-    group = "performance"
+    group = "suspicious"
     fixable = "sometimes"
 
     def check(self) -> None:
