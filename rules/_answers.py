@@ -12,6 +12,8 @@ from devlint import tree
 from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
+from devlint.rules._saved_places import root
+from devlint.rules._training import names_any
 
 #: What has to do with gradients, or with the other mode.
 _TRAINS = re.compile(r"grad|backward|inference_mode|optim|attack|adversar|^train$|loss", re.IGNORECASE)
@@ -30,7 +32,7 @@ def answers(rule: Rule) -> Iterator[Answer]:
     for cls in rule.flow.scope.classes.values():
         init = cls.methods.get("__init__")
         # class Perceptual(nn.Module): self.vgg = vgg.eval()   lets gradients through
-        if cls.is_module or init is None or rule.in_tests or _trains(cls):
+        if cls.is_module or init is None or rule.in_tests or names_any(cls.node, _TRAINS):
             continue
         for path, eval_ in _evaluated(rule, cls, init):
             found = next(
@@ -48,10 +50,6 @@ def answers(rule: Rule) -> Iterator[Answer]:
                 break
 
 
-def _trains(cls: Class) -> bool:
-    return any(isinstance(node, cst.Name) and _TRAINS.search(node.value) for node in tree.walk(cls.node))
-
-
 def _evaluated(rule: Rule, cls: Class, init: Function) -> Iterator[tuple[str, cst.Call]]:
     """The attributes that hold a model in evaluation mode once the object is built."""
     kept: dict[str, str] = {}  # net = load(path); net.eval(); self.net = net
@@ -63,15 +61,7 @@ def _evaluated(rule: Rule, cls: Class, init: Function) -> Iterator[tuple[str, cs
     for call in tree.walk(init.node.body):
         if not (isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and called_name(call) == "eval"):
             continue
-        holder = _bound_to(rule, call) or dotted(call.func.value)
+        holder = root(rule, call)
         path = kept.get(holder, holder)
         if path.startswith("self.") and path.count(".") == 1 and cls.find_method(path.removeprefix("self.")) is None:
             yield path, call
-
-
-def _bound_to(rule: Rule, call: cst.Call) -> str:
-    """``self.net`` of ``self.net = load(path).eval().to(device)``."""
-    above: cst.CSTNode | None = rule.parent(call)
-    while isinstance(above, cst.Attribute | cst.Call):
-        above = rule.parent(above)
-    return dotted(above.targets[0].target) if isinstance(above, cst.Assign) and len(above.targets) == 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint.flow.value import INSTANCE, MODULE, NAME, TENSOR, THING
+from devlint.flow.value import INSTANCE, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 
@@ -16,8 +16,7 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
         return
     receiver = rule.flow.value(func.value)
     # TensorDict's own takes it; so may that of any class of the project
-    own = any("cpu" in cls.methods for cls in rule.flow.scope.classes.values())
-    if receiver.kind in (INSTANCE, NAME) or own or rule.flow.scope.packages & _OWN:
+    if not may_be_of_torch(rule, receiver, "cpu") or rule.flow.scope.packages & _OWN:
         return
     edit = rule.remove_argument(node, "non_blocking")
     rule.report(
@@ -26,6 +25,14 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
         # to("cpu", non_blocking=True)  would be read before it is there
         fix=rule.fix("leave it out", edit, safe=True) if edit is not None else None,
         tentative=receiver.kind not in (TENSOR, THING, MODULE),
+    )
+
+
+def may_be_of_torch(rule: Rule, value: Value, *methods: str) -> bool:
+    """Whether what is not known may only be torch's: no class of the file has a method of that name."""
+    # Settings().cuda(True)  is not torch's
+    return value.kind not in (INSTANCE, NAME) and not any(
+        name in cls.methods for cls in rule.flow.scope.classes.values() for name in methods
     )
 
 

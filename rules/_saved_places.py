@@ -73,7 +73,7 @@ def moved_and_saved(rule: Rule, call: cst.Call, function: Function | None) -> Mo
     if cls is None or not file.startswith("self."):
         return None
     for name in assigned(rule, call):
-        moves = [move for move in rule.flow.facts.moves.values() if _root(rule, move.receiver) == name]
+        moves = [move for move in rule.flow.facts.moves.values() if root(rule, move.receiver) == name]
         # self.queue = torch.load(self.path); self.queue = self.queue.cuda()
         if not name.startswith("self.") or any(rule.flow.function(move.node) is function for move in moves):
             continue
@@ -142,7 +142,7 @@ def _state_of_host(rule: Rule, node: cst.BaseExpression, kinds: tuple[str, ...])
     moves = [
         (rule.source.offsets(move.node)[0], move.target.is_host)
         for move in rule.flow.facts.moves.values()
-        if _root(rule, move.receiver) == name and rule.flow.function(move.node) is rule.flow.function(node)
+        if root(rule, move.receiver) == name and rule.flow.function(move.node) is rule.flow.function(node)
     ]
     earlier = [move for move in moves if move[0] < before]
     return bool(earlier) and max(earlier)[1]
@@ -182,7 +182,7 @@ def moved(rule: Rule, names: set[str], function: Function | None) -> list[Move]:
     return [
         move
         for move in rule.flow.facts.moves.values()
-        if rule.flow.function(move.node) is function and _root(rule, move.receiver) in names
+        if rule.flow.function(move.node) is function and root(rule, move.receiver) in names
     ]
 
 
@@ -211,7 +211,7 @@ def _made_of(rule: Rule, names: set[str], function: Function | None) -> set[str]
     return found
 
 
-def _root(rule: Rule, node: cst.BaseExpression) -> str:
+def root(rule: Rule, node: cst.BaseExpression) -> str:
     """``net`` of ``net.eval()``; the name that what is moved is bound to: ``net = Net().cuda()``."""
     above = rule.parent(node)
     while isinstance(above, cst.Attribute | cst.Call):

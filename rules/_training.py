@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -234,3 +235,8 @@ def runs_few_times(loop: Loop) -> bool:
         bounds = [arg.value for arg in loop.iter.args]
         return all(isinstance(bound, cst.Integer) and bound.evaluated_value <= _FEW for bound in bounds)
     return isinstance(loop, cst.For) and isinstance(loop.iter, cst.Tuple | cst.List)
+
+
+def names_any(where: cst.CSTNode, words: re.Pattern[str]) -> bool:
+    """Whether code names anything by such words."""
+    return any(isinstance(node, cst.Name) and words.search(node.value) for node in tree.walk(where))

@@ -201,26 +201,29 @@ class DiscardedMove(Rule):
             return False
         return self.flow.factory(made) is not None
 
-    def _is_of_ctc(self, read: cst.BaseExpression) -> bool:
-        """``F.ctc_loss(scores, labels, ...)`` takes its targets from the host, too."""
+    def _call_of(self, read: cst.BaseExpression) -> cst.Call | None:
+        """The call that something is an argument of."""
         arg = self.parent(read)
         call = self.parent(arg) if isinstance(arg, cst.Arg) else None
-        return isinstance(call, cst.Call) and called_name(call) == "ctc_loss"
+        return call if isinstance(call, cst.Call) else None
+
+    def _is_of_ctc(self, read: cst.BaseExpression) -> bool:
+        """``F.ctc_loss(scores, labels, ...)`` takes its targets from the host, too."""
+        call = self._call_of(read)
+        return call is not None and called_name(call) == "ctc_loss"
 
     def _is_set_by_variable(self, read: cst.BaseExpression) -> bool:
         """``for name in dir(one): ...; setattr(self, name, x)``: which of them is a tensor, and read, nobody knows."""
-        arg = self.parent(read)
-        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
-        if not isinstance(call, cst.Call) or dotted(call.func) != "setattr" or len(call.args) != 3:
+        call = self._call_of(read)
+        if call is None or dotted(call.func) != "setattr" or len(call.args) != 3:
             return False
         return not isinstance(call.args[1].value, cst.SimpleString)
 
     def _feeds_unmoved(self, read: cst.BaseExpression) -> bool:
         """``x.to(device); self.net(x)``, of an object that never moves its net: that may be on the host as well."""
-        arg = self.parent(read)
-        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
-        path = dotted(call.func) if isinstance(call, cst.Call) else ""
-        if not path.startswith("self.") or not isinstance(call, cst.Call) or self.flow.value(call.func).place.is_there:
+        call = self._call_of(read)
+        path = dotted(call.func) if call is not None else ""
+        if call is None or not path.startswith("self.") or self.flow.value(call.func).place.is_there:
             return False
         function = self.flow.function(call)
         if function is None or function.cls is None or function.cls.is_module or not MODEL_NAME.search(last_word(path)):
@@ -452,8 +455,7 @@ class DiscardedMove(Rule):
 
     def _is_collected(self, read: cst.BaseExpression) -> bool:
         """``rows.append(x)``: what becomes of them all is not known."""
-        arg = self.parent(read)
-        call = self.parent(arg) if isinstance(arg, cst.Arg) else None
+        call = self._call_of(read)
         return (
             isinstance(call, cst.Call)
             and isinstance(call.func, cst.Attribute)

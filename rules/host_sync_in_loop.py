@@ -221,14 +221,11 @@ class HostSyncInLoop(Rule):
         """The waits, those together that stand within a few lines of each other."""
         near: list[Wait] = []
         for wait in sorted(waits, key=lambda each: self.source.offsets(each.node)[0]):
-            if near and self._row(wait) - self._row(near[-1]) > _A_SCREEN:
+            if near and self.source.span(wait.node).row - self.source.span(near[-1].node).row > _A_SCREEN:
                 yield near
                 near = []
             near.append(wait)
         yield near
-
-    def _row(self, wait: Wait) -> int:
-        return self.source.place(self.source.offsets(wait.node)[0])[0]
 
     def _report_needed(self, loop: Loop, waits: list[Wait]) -> None:
         first, *others = waits

@@ -13,7 +13,7 @@ from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._answers import answers
 from devlint.rules._moves import short
-from devlint.rules._training import bound_paths, under_no_grad
+from devlint.rules._training import bound_paths, names_any, under_no_grad
 
 #: Names in a function that works with gradients, or that turns autograd off by itself.
 _GRADIENTS = re.compile(r"grad|backward|inference_mode|attack|adversar|optim|volatile", re.I)
@@ -237,8 +237,8 @@ class InferenceWithGrad(Rule):
 
     def _needs_gradients(self, cls: Class) -> bool:
         # forces = -torch.autograd.grad(energy.sum(), positions)[0]
-        return any(_names(each.node, _DIFFERENTIATES) for each in cls.lineage) or any(
-            _names(each.node.body, _DESCENDS) for each in self._reached(_entries(cls))
+        return any(names_any(each.node, _DIFFERENTIATES) for each in cls.lineage) or any(
+            names_any(each.node.body, _DESCENDS) for each in self._reached(_entries(cls))
         )
 
     def _reached(self, entries: list[Function]) -> set[Function]:
@@ -366,7 +366,3 @@ class InferenceWithGrad(Rule):
 
 def _entries(cls: Class) -> list[Function]:
     return [entry for name in ("forward", "__call__") if (entry := cls.find_method(name)) is not None]
-
-
-def _names(where: cst.CSTNode, words: re.Pattern[str]) -> bool:
-    return any(isinstance(node, cst.Name) and words.search(node.value) for node in tree.walk(where))

@@ -11,7 +11,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import CONSTRUCTOR, Function
-from devlint.flow.value import CONTEXT, DATA, DEVICE, INSTANCE, LIST, MODULE, NAME, TENSOR, THING, Value
+from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
 from devlint.rules._copied import is_copied
@@ -19,7 +19,7 @@ from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
-from devlint.rules._refused import report_refused
+from devlint.rules._refused import may_be_of_torch, report_refused
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 
@@ -118,19 +118,12 @@ class InvalidDeviceArgument(Rule):
         receiver, how = self.flow.value(func.value), func.attr.value
         moved = receiver.kind in (TENSOR, THING, MODULE)
         arg = argument(node, 0, "device")
-        if arg is None or not (moved or self._may_be_moved(receiver)):
+        if arg is None or not (moved or may_be_of_torch(self, receiver, "to", "cuda")):
             return
         if how == "cuda" and self._is_flag(arg.value):
             self._report_flag(node, arg, is_tensor=receiver.kind in (TENSOR, THING))
         else:
             self._device(node, arg, named=moved)
-
-    def _may_be_moved(self, value: Value) -> bool:
-        """Whether what is not known may only be torch's: no class of the file has a method of that name."""
-        # Settings().cuda(True)  is not torch's
-        return value.kind not in (INSTANCE, NAME) and not any(
-            how in cls.methods for cls in self.flow.scope.classes.values() for how in ("to", "cuda")
-        )
 
     # functions ----------------------------------------------------------------------------------
 

@@ -375,7 +375,7 @@ class LoadWithoutMapLocation(Rule):
         later = bool(moves) and all(self.source.comes_before(call, move) for move in moves)
         return '"cpu"' if later and taken.name.value != "map_location" else taken.name.value
 
-    def _report(self, together: list[_Load], *, tentative: bool = False) -> None:
+    def _report(self, together: list[_Load], *, tentative: bool) -> None:
         """Report what one function loads as one finding: whoever mends the first mends them all."""
         first, *others = together
         why = next((each.why for each in together if each.why is not None), None)
