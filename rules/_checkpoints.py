@@ -41,6 +41,8 @@ def loaded_as(rule: Rule, call: cst.Call, *, to_hand_on: bool) -> str | None:
     ``to_hand_on``: the function takes `map_location` for it, whatever it is called.
     """
     function = rule.flow.function(call)
+    if _goes_to_numbers(rule, call):
+        return None
     return used_as(rule, call, function) or _named(rule, call, function, to_hand_on) or _parted(rule, call, function)
 
 
@@ -95,15 +97,16 @@ def _named(rule: Rule, call: cst.Call, function: Function | None, to_hand_on: bo
 def _parted(rule: Rule, call: cst.Call, function: Function | None) -> str | None:
     """What is loaded by the parts that are taken of it: ``m = torch.load(f); m["model"], m["generator"]``."""
     names = [name for name in assigned(rule, call) if name.isidentifier()]
-    keys = _parts(rule, call, names, function)
+    keys = parts(rule, call, function)
     # results["model"] may be what the model is called; several parts of training are not
     if any(_STATE.search(key) for key in keys) or len(keys & _PARTS) > 1:
         return f"checkpoint `{short(names[0])}`" if names else "the checkpoint"
     return None
 
 
-def _parts(rule: Rule, call: cst.Call, names: list[str], function: Function | None) -> set[str]:
+def parts(rule: Rule, call: cst.Call, function: Function | None) -> set[str]:
     """The keys by which parts of what is loaded are taken."""
+    names = [name for name in assigned(rule, call) if name.isidentifier()]
     keys = set()
     for part in rule.source.nodes_of(cst.Subscript):
         of_name = isinstance(part.value, cst.Name) and part.value.value in names
@@ -187,7 +190,7 @@ def _is_kept(rule: Rule, node: cst.CSTNode) -> bool:
 
 
 def _goes_to_numbers(rule: Rule, node: cst.CSTNode) -> bool:
-    """``state = torch.load(f); scheduler.load_state_dict(state)``"""
+    """``scaler.load_state_dict(torch.load(f))``; of ``state = torch.load(f); scheduler.load_state_dict(state)``, too."""
     call = rule.parent(arg) if isinstance(arg := rule.parent(node), cst.Arg) else None
     if not isinstance(call, cst.Call):
         return False

@@ -14,7 +14,7 @@ from devlint.flow.names import called_name, dotted, target_names
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import DICT, TENSOR, THING
 from devlint.rule import Rule
-from devlint.rules._checkpoints import SETTINGS, assigned, has_location
+from devlint.rules._checkpoints import SETTINGS, assigned, has_location, parts
 from devlint.rules._files import made
 from devlint.rules._training import is_inside
 
@@ -36,9 +36,23 @@ def is_of_host(rule: Rule, call: cst.Call, function: Function | None) -> bool:
         for save in rule.flow.calls("torch.save")
         if save.args and not _is_saved_again(rule, save.args[0].value)
     ]
+    # torch.save({"net": state}, f); torch.save(optimizer.state_dict(), g)   who reads "net" reads the first
+    keys = parts(rule, call, function)
+    saved = [node for node in saved if _has_one(rule, node, keys)] or saved
     # torch.save(vectors, f)  is not what  net.load_state_dict(torch.load(f))  reads
     kinds = (TENSOR, THING) if _is_one_tensor(rule, call, function) else (THING,)
     return bool(saved) and all(_state_of_host(rule, node, kinds) for node in saved)
+
+
+def _has_one(rule: Rule, node: cst.BaseExpression, keys: set[str]) -> bool:
+    """Whether what is saved is a dictionary with one of the keys."""
+    saved = made(rule, node)
+    return isinstance(saved, cst.Dict) and any(
+        isinstance(each, cst.DictElement)
+        and isinstance(each.key, cst.SimpleString)
+        and each.key.evaluated_value in keys
+        for each in saved.elements
+    )
 
 
 def is_of_host_elsewhere(rule: Rule) -> bool:
@@ -132,6 +146,9 @@ def _state_of_host(rule: Rule, node: cst.BaseExpression, kinds: tuple[str, ...])
             if not (isinstance(each, cst.DictElement) and _is_setting(rule, each, kinds))
         ]
         return bool(states) and all(_state_of_host(rule, state, kinds) for state in states)
+    if isinstance(node, cst.DictComp):
+        # {name: weight.cpu() for name, weight in net.state_dict().items()}
+        return isinstance(node.value, cst.Call) and called_name(node.value) == "cpu"
     if not (
         isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "state_dict"
     ):
