@@ -57,9 +57,11 @@ _OFFLOADS = re.compile(
     re.MULTILINE,
 )
 
-#: ``device = torch.device("cuda")``, ``torch.cuda.LongTensor(4)``: what raises where there is no CUDA.
+#: ``device = torch.device("cuda")``, ``torch.cuda.LongTensor(4)``, ``assert torch.cuda.is_available()``: what raises
+#: where there is no CUDA.
 _DEMANDS = re.compile(
     rb"""^(?P<indent>[ \t]*)(?:\w[\w.]*[ ]*=[ ]*torch\.device\(["']cuda(?::0)?["']\)[ \t\r]*$|"""
+    rb"""assert[ (]+torch\.cuda\.(?:is_available\(\)|device_count\(\)[ ]*>=?[ ]*\w+)[ )]*(?:,|\r?$)|"""
     rb"""(?![^\n]*\b(?:if|else|isinstance)\b)[^\n#]*torch\.cuda\.(?:(?:\w*Tensor|get_device_name)\())""",
     re.MULTILINE,
 )

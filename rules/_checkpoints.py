@@ -123,7 +123,7 @@ def _consumer(rule: Rule, node: cst.CSTNode) -> str | None:
     while isinstance(parent, cst.Subscript | cst.Attribute | cst.Call | cst.Arg | cst.IfExp):
         if isinstance(parent, cst.Call) and child is not parent.func:
             name = dotted(parent.func) or rule.code(parent.func)  # models[i].load_state_dict(torch.load(f))
-            if not _takes_weights(name) or _holds_numbers(rule, name, parent):
+            if not _takes_weights(name) or holds_numbers(rule, name, parent):
                 return None
             return f"the checkpoint for `{short(name)}`"
         if isinstance(parent, cst.Attribute) and parent.attr.value in _OF_MODELS:
@@ -132,7 +132,7 @@ def _consumer(rule: Rule, node: cst.CSTNode) -> str | None:
     return None
 
 
-def _holds_numbers(rule: Rule, name: str, node: cst.CSTNode) -> bool:
+def holds_numbers(rule: Rule, name: str, node: cst.CSTNode) -> bool:
     """``scaler.load_state_dict(torch.load(f))``, ``self.load_state_dict(torch.load(f))`` of a sampler."""
     function = rule.flow.function(node)
     if name.startswith("self.") and name.count(".") == 1 and function is not None and function.cls is not None:
@@ -190,12 +190,12 @@ def _is_kept(rule: Rule, node: cst.CSTNode) -> bool:
 
 
 def _goes_to_numbers(rule: Rule, node: cst.CSTNode) -> bool:
-    """``scaler.load_state_dict(torch.load(f))``; of ``state = torch.load(f); scheduler.load_state_dict(state)``, too."""
+    """``scaler.load_state_dict(torch.load(f))``; ``state = torch.load(f); scheduler.load_state_dict(state)``."""
     call = rule.parent(arg) if isinstance(arg := rule.parent(node), cst.Arg) else None
     if not isinstance(call, cst.Call):
         return False
     name = dotted(call.func)
-    return _takes_weights(name) and _holds_numbers(rule, name, call)
+    return _takes_weights(name) and holds_numbers(rule, name, call)
 
 
 def _gives_settings(rule: Rule, node: cst.CSTNode) -> bool:

@@ -16,7 +16,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned
 from devlint.rules._files import made
-from devlint.rules._saved_places import is_asked_for, is_forgotten_for_host, moved, receivers
+from devlint.rules._saved_places import goes_to_cuda, is_asked_for, is_forgotten_for_host, moved, receivers
 from devlint.rules._switches import is_switched_off, tests_above
 from devlint.rules._training import is_inside
 
@@ -118,11 +118,10 @@ def is_for_cuda_alone(rule: Rule, call: cst.Call) -> bool:
     uses: list[cst.CSTNode] = [
         move.node
         for move in rule.flow.facts.moves.values()
-        if move.target.kind == "fixed"
-        and move.target.name.startswith("cuda")
+        if goes_to_cuda(rule, move)
         and not is_asked_for(rule, move)
         # device = "cpu"; if torch.cuda.is_available(): device = "cuda"; net.to(device)
-        and (move.target_node is None or "cuda" in rule.code(move.target_node))
+        and (move.target.kind != "fixed" or move.target_node is None or "cuda" in rule.code(move.target_node))
     ]
     # pipe.enable_xformers_memory_efficient_attention()
     uses += [each for each in rule.source.nodes_of(cst.Call) if _SWITCH.search(dotted(each.func))]

@@ -23,6 +23,7 @@ _GATHERED = re.compile(r"StateDictType|StateDictConfig|state_dict_type|StateDict
 _FLAG = r"(?:\w+\.)*\w*(?:cuda|gpu)\w*(?:\.is_available\(\))?"
 _KIND = r"(?:\w+\.)*device(?:\.type)?(?: == |\.startswith\()['\"]cuda['\"]\)?"
 _ASKED = re.compile(rf"(?:(?P<not>not )(?:{_FLAG}|{_KIND}))|(?:{_FLAG}|{_KIND})(?: or (?:{_FLAG}|{_KIND}))*")
+_CUDA = re.compile(r"""(torch\.device\()?["']cuda(:\d+)?["']\)?""")
 #: What a test asks that decides on the machine.
 AVAILABLE = re.compile(r"is_available|cuda|gpu|device", re.IGNORECASE)
 
@@ -186,7 +187,7 @@ def receivers(rule: Rule, call: cst.Call, function: Function | None, names: Iter
     holders += [n for n in rule.source.nodes_of(cst.Name) if n.value in found and rule.flow.function(n) is function]
     for node in holders:
         above = rule.parent(node)
-        while isinstance(above, cst.Subscript | cst.Attribute | cst.Arg | cst.Call):
+        while isinstance(above, cst.Subscript | cst.Attribute | cst.Arg | cst.Call | cst.IfExp):
             called = above.func if isinstance(above, cst.Call) else None
             if isinstance(called, cst.Attribute) and called.attr.value == "load_state_dict":
                 found.add(rule.code(called.value))  # net.load_state_dict(torch.load(f))
@@ -207,10 +208,14 @@ def needs_cuda(rule: Rule, call: cst.Call, function: Function | None) -> bool:
     """Whether the same function moves what is loaded, or loads it into what it moves, to CUDA and nowhere else:
     ``net = Net().cuda(); net.load_state_dict(torch.load(f))``."""
     names = receivers(rule, call, function, _made_of(rule, set(assigned(rule, call)), function))
-    return any(
-        move.target.kind == "fixed" and move.target.name.startswith("cuda") and not is_asked_for(rule, move)
-        for move in moved(rule, names, function)
-    )
+    return any(goes_to_cuda(rule, move) and not is_asked_for(rule, move) for move in moved(rule, names, function))
+
+
+def goes_to_cuda(rule: Rule, move: Move) -> bool:
+    """``net.cuda()``; ``device = torch.device("cuda")``, and ``net.to(device)``."""
+    if move.target.kind == "fixed":
+        return move.target.name.startswith("cuda")
+    return move.target_node is not None and _CUDA.fullmatch(rule.code(made(rule, move.target_node))) is not None
 
 
 def _made_of(rule: Rule, names: set[str], function: Function | None) -> set[str]:

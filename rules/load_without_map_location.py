@@ -23,6 +23,7 @@ from devlint.rules._load_evidence import (
 )
 from devlint.rules._moves import short
 from devlint.rules._same_run import is_of_same_run
+from devlint.rules._saved_as_it_is import is_saved_as_it_is
 from devlint.rules._saved_places import (
     has_another_way,
     is_asked_for,
@@ -118,9 +119,10 @@ class LoadWithoutMapLocation(Rule):
     copies values to where the parameters are, so nothing else changes for it.
 
     ## Limits
-    Who wrote the file cannot be seen, so that by default only this is told: a note says why it matters, and the file
-    saves such states itself, from wherever they are. What one function loads is one finding, and so are loads in
-    statements of a script right below each other.
+    Who wrote the file cannot be seen, so that by default only this is told: a note says why it matters, what is loaded
+    goes into a model or an optimizer, and the file itself saves the state of one, as it is, from wherever that is; or
+    the function takes a `map_location`, and does not hand it on. What one function loads is one finding, and so are
+    loads in statements of a script right below each other.
 
     The rest is tentative. So is a device that is `None` by default; what training begins with (`config.pretrained`),
     for others have published it; what is downloaded from an address in the file (whoever published it may have saved it
@@ -137,15 +139,15 @@ class LoadWithoutMapLocation(Rule):
     told by default, 39 for true and none for wrong.
 
     Silent for data sets, scores, settings and other files that nothing shows to be checkpoints (that the folder is
-    called so is not enough where the file has another name), in tests, for what the same run saved or trained just
-    before (in the same function, in one that was called above, also by all that call this one, or by fitting what was
-    given the callback that names the file), for what stops training early, for files that lie in a temporary folder of
-    the function or belong to one process (also where the calls in the file say so), where the file saves from the host
-    only (what it moved, made, or read there) or gathers what FSDP sharded, where another file of the same folder below
-    the project's, or of a package that the file imports, moves each tensor to the host and saves it, where the function
-    moves what it loads to CUDA whatever there is, for a call that is tried first and repeated with `map_location`, and
-    where another branch for other machines gives it. Whether the file really came from a GPU cannot be seen in the
-    code.
+    called so is not enough where the file has another name), for what a scaler or a scheduler loads, which are numbers,
+    in tests, for what the same run saved or trained just before (in the same function, in one that was called above,
+    also by all that call this one, or by fitting what was given the callback that names the file), for what stops
+    training early, for files that lie in a temporary folder of the function or belong to one process (also where the
+    calls in the file say so), where the file saves from the host only (what it moved, made, or read there, also entry
+    by entry) or gathers what FSDP sharded, where another file of the same folder below the project's, or of a package
+    that the file imports, moves each tensor to the host and saves it, where the function moves what it loads to CUDA
+    whatever there is, for a call that is tried first and repeated with `map_location`, and where another branch for
+    other machines gives it. Whether the file really came from a GPU cannot be seen in the code.
 
     ## References
     - [torch.load](https://pytorch.org/docs/stable/generated/torch.load.html)
@@ -185,7 +187,7 @@ class LoadWithoutMapLocation(Rule):
             found.setdefault((key, is_published_file(self, call)), []).append(load)
         for (_, is_published), together in found.items():
             # who saved a file that others wrote, and from where, cannot be seen
-            shown = any(each.why is not None for each in together) and self._saves_such
+            shown = any(each.why is not None for each in together) and any(map(self._is_kept_here, together))
             self._report(together, tentative=not shown or is_published or is_of_cuda_program(self))
         for call in self.flow.calls("torch.jit.load"):
             self._scripted(call)
@@ -203,6 +205,13 @@ class LoadWithoutMapLocation(Rule):
         if why is not None:
             location = said_beside(self, call) or '"cpu"'
             self._report([_Load(call, "the scripted model", location, why)], tentative=True)
+
+    def _is_kept_here(self, load: _Load) -> bool:
+        """Whether the file saves such a state as well, from wherever that is, or the function has a place for it."""
+        function = self.flow.function(load.call)
+        if load.location == "map_location" and function is not None and function.param(load.location):
+            return True  # def restore(path, map_location=None): return torch.load(path)
+        return is_saved_as_it_is(self, load.call, function)
 
     @cached_property
     def _saves_such(self) -> bool:

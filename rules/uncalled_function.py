@@ -70,8 +70,8 @@ class UncalledFunction(Rule):
     ## Fix safety
     The fix adds the parentheses, and asks for `x.numel()` in place of `x.size`, which is numpy's: safe. It is unsafe
     for a statement of its own, whose work is done from then on, and where an `if`, a `while` or an `assert` hangs on a
-    truth that never changed: what it left out has never run, and what is asserted may not hold (`assert
-    weight.is_contiguous`, of what callers transpose), which shows from then on. `if x.cuda:` asks for `x.is_cuda`. There is
+    truth that never changed: what it left out has never run, and what it asserts may not hold (`assert
+    weight.is_contiguous`, of what callers transpose). `if x.cuda:` asks for `x.is_cuda`. There is
     none where the function needs arguments, or would give a whole tensor (`if x.half:`). For a device or its module the
     fix asks `is_available()`, which is unsafe; there is none for devices that are always there or that only others
     have, and none beside a comparison, where `device == torch.device("mps")` may be meant.
