@@ -16,7 +16,8 @@ from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
-    "called chooses credits defines demands gives gpus hosts imports offloads redirects runs script unset uses".split()
+    "called chooses credits defines demands gives gpus hosts imports offloads redirects runs script silences unset"
+    " uses".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
@@ -119,9 +120,10 @@ class Mentions:
         elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is there, and has a trainer run on GPUs;
         ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what
         it saves; ``demands FOLDER``: or needs CUDA, whatever happens. ``credits WORD``: its head says that it is by
-        somebody of that name. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``:
-        it sets up a distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero
-        or negative, as an option's default or in so many words. ``gives NAME``: it gives such a setting a number.
+        somebody of that name. ``silences NAME``: it is no test and calls that where autograd is off. ``hosts NAME``: it
+        is no test and calls that with the host for a device. ``called NAME``: it sets up a distribution of that name.
+        ``unset NAME``: it has a setting of that name which is off: none, zero or negative, as an option's default or in
+        so many words. ``gives NAME``: it gives such a setting a number.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -229,6 +231,13 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and found_in(_uses(name), raw)
     if what == "hosts":
         return name in raw and not is_test_file(path) and found_in(_hosts(name), raw)
+    if what == "silences":
+        return (
+            name in raw
+            and (b"_grad" in raw or b"inference_mode" in raw)
+            and not is_test_file(path)
+            and found_in(_silences(name), raw)
+        )
     if what in ("unset", "gives"):
         return not is_test_file(path) and (is_unset if what == "unset" else is_given)(name, raw)
     if not path.endswith(CODE):
@@ -348,6 +357,18 @@ def _hosts(name: bytes) -> re.Pattern[bytes]:
     """``Rope("cpu", config)``, ``Rope(width(8), device=torch.device("cpu"))``."""
     return re.compile(
         rb"(?<!\bclass )\b" + re.escape(name) + rb"\((?:[^()]|\([^()]*\)){0,1000}?(?:\bdevice\()?[\"']cpu[\"']"
+    )
+
+
+@lru_cache(maxsize=64)
+def _silences(name: bytes) -> re.Pattern[bytes]:
+    """``with torch.no_grad():`` or ``@torch.inference_mode()``, and ``validate(net)`` in what it is about."""
+    deeper = rb"(?P=indent)[ \t]+[^\n]*"
+    return re.compile(
+        rb"^(?P<indent>[ \t]*)(?:with\b[^\n]*\b(?:no_grad|inference_mode|set_grad_enabled)\(|"
+        rb"@(?:torch\.)?(?:no_grad|inference_mode)\([^\n]*\n(?P=indent)def\b)[^\n]*\n"
+        rb"(?:" + deeper + rb"\n|[ \t\r]*\n)*?" + deeper + rb"\b" + re.escape(name) + rb"\(",
+        re.MULTILINE,
     )
 
 
