@@ -231,7 +231,8 @@ class MissingZeroGrad(Rule):
             return False
         known = self.flow.loop(loop.body)
         given = [n.value for n in tree.walk(loop.body) if isinstance(n, cst.Arg) and isinstance(n.value, cst.Name)]
-        origins = {self.flow.value(n).origin for n in given if known is None or not known.binds(n.value)}
+        values = [self.flow.value(n) for n in given if known is None or not known.binds(n.value)]
+        origins = {value.origin for value in values if value.kind != OPTIMIZER}  # scaler.step(optimizer)
         return bool(origins) and all(self.flow.name_of(innermost_call(origin)) in _CONSTANT for origin in origins)
 
     def _before(self, backward: cst.Call, step: cst.Call) -> bool:
