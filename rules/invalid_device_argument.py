@@ -19,7 +19,7 @@ from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
-from devlint.rules._refused import may_be_of_torch, report_refused
+from devlint.rules._refused import may_be_of_torch, report_refused, report_refused_by_function
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 
@@ -37,7 +37,8 @@ class InvalidDeviceArgument(Rule):
     - a `torch.device` for the `device_type` of `autocast`, which takes a string;
     - an accelerator for a constructor of host tensors: `torch.LongTensor([1], device=device)`;
     - `device=` for a function or class that has no such argument: `torch.cat`, `nn.ReLU`, `nn.Parameter`, `DataLoader`;
-    - `non_blocking=` for `cpu`, of a tensor or of a module, which has no such argument either: `to` has it;
+    - arguments of other calls: `x.cpu(non_blocking=True)` and that of a module's `cuda`, where `to` has it,
+      `net.cuda(device_id=0)`, `net.load_state_dict(torch.load(f), map_location=device)`, `autocast(device="cuda")`;
     - `torch.device(device)` of a parameter that is `None` unless it is given, which nothing asks before;
     - `if gpu:` and `gpu or other` for a number of a device that may be `None`: device 0 is false.
 
@@ -106,11 +107,11 @@ class InvalidDeviceArgument(Rule):
         name = self.flow.name_of(node)
         if name.startswith("torch."):
             self._function(node, name)
-        elif not name and isinstance(node.func, cst.Attribute) and node.func.attr.value == "cpu":
-            if not self._is_expected(node):
-                report_refused(self, node, node.func)
-        elif not name and isinstance(node.func, cst.Attribute) and node.func.attr.value in ("to", "cuda"):
-            self._move(node, node.func)
+            report_refused_by_function(self, node, name)
+        elif not name and isinstance(node.func, cst.Attribute):
+            report_refused(self, node, node.func)
+            if node.func.attr.value in ("to", "cuda"):
+                self._move(node, node.func)
 
     # methods ------------------------------------------------------------------------------------
 
