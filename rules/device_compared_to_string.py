@@ -15,6 +15,7 @@ from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
+from devlint.rules._taken_for_text import taken_for_text
 from devlint.rules._training import bound_paths, is_inside
 
 #: What `device.type` may be.
@@ -44,13 +45,13 @@ class DeviceComparedToString(Rule):
     a dictionary whose keys name devices, and `tensor.device == torch.device("cuda")`, also where the latter was
     bound to a name before. Reports, too, `str(device) == "cuda"`, which leaves out `cuda:0`, and types that no device
     has: `device.type == "gpu"`, `x.device.type == "cuda:0"`, `"gpu" in str(device)`; one device that is compared to a
-    list of names, which `in` is meant for; the name of a parameter in quotes: `"device" == "cuda"`; and methods of
-    strings: `x.device.startswith("cuda")`.
+    list of names, which `in` is meant for; the name of a parameter in quotes: `"device" == "cuda"`; and what is
+    done with strings: `x.device.startswith("cuda")`, `x.device[:4] == "cuda"`, `"on " + x.device`.
 
     ## Why is this bad
     A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every
     machine. The branch meant for one kind of device is never taken, without a word. A dictionary with string keys
-    raises `KeyError`, or gives the default, and a method of strings raises `AttributeError`.
+    raises `KeyError`, or gives the default; a method of strings raises `AttributeError`, a part `TypeError`.
 
     A tensor's device carries an index: `cuda:0`. It does not equal `torch.device("cuda")`, which has none.
 
@@ -99,6 +100,20 @@ class DeviceComparedToString(Rule):
 
     group = "nursery"
     fixable = "sometimes"
+
+    def check(self) -> None:
+        if "device" not in self.source.text:
+            return
+        for node, device, said in taken_for_text(self):
+            if self._is_told_apart(node, device):
+                continue
+            shown = short(self.code(device))
+            edits = self.insert_before(device, "str("), self.insert_after(device, ")")
+            # int(str(device))  raises as well
+            fix = self.fix("take its text", *edits, safe=True) if said != "is no number" else None
+            surely = self._is_surely(device) and not is_copied(self, node)
+            message = f"`{shown}` is a `torch.device`, which {said}: this raises"
+            self.report(node, message, notes=self._notes(device), fix=fix, tentative=not surely)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
         if len(node.comparisons) != 1:
