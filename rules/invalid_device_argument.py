@@ -19,6 +19,7 @@ from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
+from devlint.rules._perhaps_device import why_device_object
 from devlint.rules._refused import may_be_of_torch, report_refused, report_refused_by_function
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
@@ -212,6 +213,14 @@ class InvalidDeviceArgument(Rule):
             self.report(arg.value, "`autocast` takes a string for its `device_type`, not the number of a device")
         elif (unknown := self._unknown_name(arg.value)) is not None:
             self.report(arg.value, f"`{short(self.code(unknown))}` is no type of device that torch knows")
+        elif (shown := why_device_object(self, arg.value)) is not None:
+            self.report(
+                arg.value,
+                f"`autocast` takes a string for its `device_type`, and `{self.code(arg.value)}` may be a `torch.device`",
+                notes=[self.note(shown, "this says what it is")],
+                fix=self.fix("give its `type`", self.insert_after(arg.value, ".type"), safe=False),
+                tentative=True,
+            )
 
     def _load(self, node: cst.Call, name: str) -> None:
         arg = argument(node, 1, "map_location")

@@ -1,0 +1,49 @@
+"""What is a `torch.device` by all that the file shows, where the flow does not know."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from devlint.flow.names import dotted
+from devlint.rule import Rule
+
+#: Whose `device` is a `torch.device`, as libraries have it.
+_HAVE_DEVICE = re.compile(r"(^|_)(accelerator|fabric|unet|vae|pipe|pipeline|model|text_encoder|transformer)$")
+#: Bases whose own `device` is one.
+_BASES = re.compile(r"LightningModule|PreTrainedModel|ModelMixin|DiffusionPipeline|DeviceDtypeModuleMixin")
+
+
+def why_device_object(rule: Rule, node: cst.BaseExpression) -> cst.CSTNode | None:
+    """What shows that ``self.params.device`` is a ``torch.device``, and no string."""
+    path = dotted(node)
+    if not isinstance(node, cst.Attribute) or node.attr.value != "device" or not path or rule.flow.value(node).text:
+        return None
+    holder = path.removesuffix(".device")
+    # model.device, self.accelerator.device
+    if _HAVE_DEVICE.search(holder.rpartition(".")[2]):
+        return node.value
+    if holder == "self":
+        cls = rule.enclosing(node, cst.ClassDef)
+        bases = cls.bases if isinstance(cls, cst.ClassDef) else ()
+        return next((base for base in bases if _BASES.search(rule.code(base.value))), None)
+    return _declared(rule)
+
+
+def _declared(rule: Rule) -> cst.CSTNode | None:
+    """``class Params: device: torch.device``, where no class of the file has another field of that name."""
+    fields = [
+        field
+        for field in rule.source.nodes_of(cst.AnnAssign)
+        if dotted(field.target) == "device" and rule.flow.function(field) is None
+    ]
+    return fields[0] if fields and all(_is_of_devices(rule, field) for field in fields) else None
+
+
+def _is_of_devices(rule: Rule, field: cst.AnnAssign) -> bool:
+    """``device: torch.device``, ``device: Device = torch.device("cuda")``"""
+    made = field.value
+    if isinstance(made, cst.Call) and rule.flow.scope.qualified(made.func) == "torch.device":
+        return True
+    return rule.flow.scope.qualified(field.annotation.annotation) == "torch.device"
