@@ -13,8 +13,8 @@ from devlint.rule import Rule
 from devlint.rules._recurs import function_of
 
 
-def reads_of(rule: Rule, function: Function, name: str) -> list[cst.Name]:
-    """Where a function reads one of its names."""
+def reads_of(rule: Rule, function: Function | None, name: str) -> list[cst.Name]:
+    """Where a function, or the file outside of all functions, reads one of its names."""
     return [
         node
         for node in rule.source.nodes_of(cst.Name)

@@ -9,18 +9,17 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.hypothesis import LOSS_NAME, MODEL_NAME
 from devlint.flow.names import dotted, last_word, names_bound
-from devlint.flow.scope import Function
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
-from devlint.rules._tensor_use import OF_TENSORS
+from devlint.rules._tensor_use import OF_TENSORS, called_names
 
 #: Packages whose batches move in place.
 _IN_PLACE = frozenset({"torch_geometric", "pytorch_geometric", "dgl", "torch_cluster", "jraph", "tokenizers"})
 #: Makes mappings that move in place.
 _MAKES_MAPPINGS = ("token", "processor", "collat", "encode")
 #: Names of what holds several tensors and moves in place, even where it is one part of several.
-_OF_SEVERAL = re.compile(r"graph|batch|encoding|(^|_)(data|features|samples)$")
+_OF_SEVERAL = re.compile(r"graph|encod(ing|ed)|^(data|batch|features|samples)$")
 #: Holders of other things than batches.
 _SETTINGS = re.compile(r"(^|\.)(args|opts?|config|cfg|params|state|models?|modules?|nets?)$")
 #: That may also be what turns images on the host, which is handed no part of a batch.
@@ -32,12 +31,14 @@ _ATTRIBUTES = OF_TENSORS | frozenset({"to", "cuda", "cpu", "shape", "size", "dty
 def goes_into_model(rule: Rule, receiver: cst.BaseExpression, since: cst.CSTNode) -> bool:
     """``for x, y in batches: x.to(device); model(x)``, ``x = read(path); x.to(device); model(x)``"""
     function = rule.flow.function(receiver)
-    if not isinstance(receiver, cst.Name) or function is None:
+    if not isinstance(receiver, cst.Name):
         return False
     name, packages = receiver.value, {each.partition(".")[0] for each in rule.flow.scope.imports.values()}
-    if packages & _IN_PLACE or name in function.called or name == "self" or MODEL_NAME.search(name):
+    called = called_names(rule, function)
+    if packages & _IN_PLACE or name in called or name == "self" or MODEL_NAME.search(name):
         return False
-    if not _is_bound_to_tensor(function, name):
+    around = function.node if function is not None else rule.source.module
+    if not _is_bound_to_tensor(around, name, called):
         return False
     reads = reads_of(rule, function, name)
     if not all(_is_tensors_read(rule, read) for read in reads):
@@ -46,9 +47,9 @@ def goes_into_model(rule: Rule, receiver: cst.BaseExpression, since: cst.CSTNode
     return any(_is_handed_to_model(rule, read) for read in later)
 
 
-def _is_bound_to_tensor(function: Function, name: str) -> bool:
+def _is_bound_to_tensor(around: cst.CSTNode, name: str, called: set[str]) -> bool:
     """Whether a function takes a batch apart for it, or has it from a call that makes no mapping."""
-    for node in tree.walk(function.node):
+    for node in tree.walk(around):
         if isinstance(node, cst.For) and _is_part(node.target, name, node.iter):
             return True
         if isinstance(node, cst.Assign):
@@ -59,7 +60,7 @@ def _is_bound_to_tensor(function: Function, name: str) -> bool:
                     position = _position(each.target, name)
                     if position is None:
                         continue
-                    if _OF_SEVERAL.search(name) or names_bound(each.target) & function.called:
+                    if _OF_SEVERAL.search(name) or names_bound(each.target) & called:
                         return False  # head, tail = parts; head(x)
                     return _gives_part(node.value, position)
     return False
@@ -80,7 +81,9 @@ def _gives_part(value: cst.BaseExpression, position: int) -> bool:
     if isinstance(value, cst.Tuple):
         part = value.elements[position].value if position < len(value.elements) else None
         return part is not None and (_is_of_batch(part) or _gives_tensors(part))
-    return isinstance(value, cst.Name) or _is_of_batch(value) or _gives_tensors(value)
+    if isinstance(value, cst.Call):
+        return last_word(dotted(value.func))[:1].islower()
+    return isinstance(value, cst.Name) or _is_of_batch(value)
 
 
 def _is_of_batch(value: cst.BaseExpression) -> bool:

@@ -6,6 +6,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
+from devlint.flow.scope import Function
 from devlint.rule import Rule
 
 
@@ -13,8 +14,11 @@ def is_used_as_tensor(rule: Rule, since: cst.CSTNode, receiver: cst.BaseExpressi
     """``rows.to(device); loss = (rows - mean).sum()``: whether it goes on as tensors do, until it is assigned again."""
     path = rule.code(receiver).split()
     around = rule.flow.function(receiver)
-    nodes = tree.walk(around.node.body) if around is not None else ()
-    later = [n for n in nodes if type(n) is type(receiver) and rule.source.comes_before(since, n)]
+    if around is not None:
+        nodes = [n for n in tree.walk(around.node.body) if type(n) is type(receiver)]
+    else:  # if __name__ == "__main__": ...
+        nodes = [n for n in rule.source.nodes_of(type(receiver)) if rule.flow.function(n) is None]
+    later = [n for n in nodes if rule.source.comes_before(since, n)]
     same = sorted((n for n in later if rule.code(n).split() == path), key=lambda n: rule.source.offsets(n)[0])
     for node in same:
         parent = rule.parent(node)
@@ -23,6 +27,14 @@ def is_used_as_tensor(rule: Rule, since: cst.CSTNode, receiver: cst.BaseExpressi
         if _is_tensors(rule, node, parent):
             return True
     return False
+
+
+def called_names(rule: Rule, function: Function | None) -> set[str]:
+    """The plain names that a function, or the file outside of all functions, calls: ``net`` of ``net(x)``."""
+    if function is not None:
+        return function.called
+    calls = (call for call in rule.source.nodes_of(cst.Call) if rule.flow.function(call) is None)
+    return {call.func.value for call in calls if isinstance(call.func, cst.Name)}
 
 
 def _reads(target: cst.AssignTarget, node: cst.BaseExpression, rule: Rule) -> bool:

@@ -22,7 +22,7 @@ from devlint.rules._moves import destination, short
 from devlint.rules._places import origin_note
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
-from devlint.rules._tensor_use import OF_TENSORS, is_used_as_tensor
+from devlint.rules._tensor_use import OF_TENSORS, called_names, is_used_as_tensor
 from devlint.rules._unread import Unread, unread_moves
 
 
@@ -346,13 +346,13 @@ class DiscardedMove(Rule):
     def _is_used_as_tensor(self, receiver: cst.BaseExpression, move: Move) -> bool:
         """``rows = read(path); rows = rows.view(1, -1); rows.to(device)``: what nothing else says may be no module."""
         function = self.flow.function(receiver)
-        if function is None or move.value.kind != UNKNOWN_KIND:
+        if move.value.kind != UNKNOWN_KIND:
             return False
         if isinstance(receiver, cst.Name):
             name = receiver.value
-            if name in function.called:
+            if name in called_names(self, function):
                 return False
-            if function.methods.get(name, set()) & OF_TENSORS:
+            if function is not None and function.methods.get(name, set()) & OF_TENSORS:
                 return True
         return is_used_as_tensor(self, move.node, receiver)
 
