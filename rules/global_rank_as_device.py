@@ -9,23 +9,22 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._numbered import devices_numbered
 
 _RANKS = frozenset(
     "torch.distributed.get_rank torch.distributed.distributed_c10d.get_rank horovod.torch.rank "
     "ignite.distributed.get_rank ignite.distributed.utils.get_rank detectron2.utils.comm.get_rank "
-    "mmengine.dist.get_rank fvcore.common.dist.get_rank".split()
+    "mmengine.dist.get_rank fvcore.common.dist.get_rank deepspeed.comm.get_rank".split()
 )
 _VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-#: Keywords that take the number of a device.
-_NUMBERED_BY = frozenset({"device", "output_device", "device_id", "map_location"})
-_CUDA_BEFORE = re.compile(r"cuda:(%[ds]|\{0?(:d)?\})?")
 #: Attributes that hold the rank among all processes, and those beside them that hold the one on the node.
 _NAMED = {"process_index": "local_process_index", "global_rank": "local_rank"}
-_NUMBERING = ("torch.cuda.set_device", "torch.cuda.device", "torch.cuda.get_device_name")
 #: Names that say that the rank is the one on this node.
 _SAYS_LOCAL = re.compile(r"(^|[._])local_?rank$", re.I)
 #: Said in a program that stays on one machine.
 _ONE_MACHINE = re.compile(r"localhost|127\.0\.0\.1|\bmp\.spawn\b|multiprocessing\.spawn|start_processes")
+#: What is not said, but left to the environment: `os.getenv("MASTER_ADDR", "localhost")`.
+_BY_DEFAULT = re.compile(r"""(getenv|environ\.get)\(\s*["']MASTER_ADDR["'],\s*["'](localhost|127\.0\.0\.1)["']""")
 
 
 class GlobalRankAsDevice(Rule):
@@ -83,15 +82,15 @@ class GlobalRankAsDevice(Rule):
 
     def check(self) -> None:
         text = self.source.text
-        if not (
-            "get_rank" in text or ".rank()" in text or any(word in text for word in _VARIABLES)
-        ) or _ONE_MACHINE.search(text):
+        if not ("get_rank" in text or ".rank()" in text or any(word in text for word in _VARIABLES)):
+            return
+        if _ONE_MACHINE.search(_BY_DEFAULT.sub("", text)):
             return
         if self.in_tests:
             return  # tests/test_parallel.py is run on one machine
         ranks = self._ranks()
         misnamed = self._misnamed()
-        for node, rank in self._devices_numbered():
+        for node, rank in devices_numbered(self):
             function, name = self.flow.function(node), dotted(rank)
             if _SAYS_LOCAL.search(name):
                 key = self._owner(name, function), name
@@ -177,40 +176,6 @@ class GlobalRankAsDevice(Rule):
             return node if isinstance(index, cst.Index) and _is_rank(index.value) else None
         return None
 
-    def _devices_numbered(self) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
-        """Each expression that numbers a device, with the number."""
-        found: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
-        for text in self.source.nodes_of(cst.FormattedString):
-            first, last = text.parts[:1], text.parts[1:]
-            if len(last) == 1 and isinstance(first[0], cst.FormattedStringText) and first[0].value == "cuda:":
-                found += [(text, part.expression) for part in last if isinstance(part, cst.FormattedStringExpression)]
-        for joined in self.source.nodes_of(cst.BinaryOperation):
-            if isinstance(joined.operator, cst.Add | cst.Modulo) and _is_start(joined.left):
-                found += [(joined, number) for number in _in_text(joined.right)]
-        found += [(call, call.args[0].value) for call in self.flow.calls(*_NUMBERING) if call.args]
-        for call in self.source.nodes_of(cst.Call):
-            found += [(call, number) for number in self._told(call)]
-        for arg in self.source.nodes_of(cst.Arg):
-            named = arg.keyword is not None and arg.keyword.value == "device_ids"
-            if named and isinstance(arg.value, cst.List | cst.Tuple) and len(arg.value.elements) == 1:
-                found.append((arg.value, arg.value.elements[0].value))
-            elif arg.keyword is not None and arg.keyword.value in _NUMBERED_BY:
-                found.append((arg.value, arg.value))
-        return found
-
-    def _told(self, call: cst.Call) -> list[cst.BaseExpression]:
-        """``rank`` of ``x.to(rank)``, ``x.cuda(rank)``, ``torch.device("cuda", rank)``, ``"cuda:{}".format(rank)``."""
-        plain = [arg.value for arg in call.args if arg.keyword is None]
-        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if name in ("to", "cuda"):
-            return plain[:1]
-        if name == "format" and isinstance(call.func, cst.Attribute) and _is_start(call.func.value):
-            return plain[:1]
-        if self.flow.scope.qualified(call.func) == "torch.device":
-            named = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == "index"]
-            return named or [each for each in plain if not isinstance(each, cst.SimpleString)]
-        return []
-
     def _global_rank(
         self,
         rank: cst.BaseExpression,
@@ -235,18 +200,6 @@ class GlobalRankAsDevice(Rule):
     def _narrowed(self, function: Function, name: str) -> bool:
         # rank %= torch.cuda.device_count()
         return any(isinstance(n, cst.AugAssign) and dotted(n.target) == name for n in tree.walk(function.node.body))
-
-
-def _is_start(node: cst.BaseExpression) -> bool:
-    """``"cuda:"``, ``"cuda:%d"``, ``"cuda:{}"``"""
-    return isinstance(node, cst.SimpleString) and _CUDA_BEFORE.fullmatch(str(node.evaluated_value)) is not None
-
-
-def _in_text(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """``rank`` of ``str(rank)`` and of ``(rank,)``."""
-    if isinstance(node, cst.Call):
-        return [node.args[0].value] if dotted(node.func) == "str" and node.args else []
-    return [node.elements[0].value] if isinstance(node, cst.Tuple) and node.elements else [node]
 
 
 def _is_rank(node: cst.BaseExpression) -> bool:

@@ -6,6 +6,7 @@ import libcst as cst
 
 from devlint.rule import Rule
 from devlint.rules._distributed import argument, takes_more, wrappings
+from devlint.rules._local_rank import report_option
 
 #: Whatever gives a process a device of its own.
 _CHOICE = re.compile(
@@ -23,7 +24,8 @@ class RankDeviceNotSet(Rule):
 
     ## What it does
     Reports `init_process_group("nccl")` in a file that moves models or tensors to `"cuda"` without an index, and in
-    which nothing gives a process a device of its own: no `set_device`, no `device_id`, no index.
+    which nothing gives a process a device of its own: no `set_device`, no `device_id`, no index. As tentative, a device
+    that is numbered by an option `--local_rank` alone (`torch.cuda.set_device(args.local_rank)`).
 
     ## Why is this bad
     `"cuda"` is the current device, which is `cuda:0` in every process. All processes of a node then share one device,
@@ -73,6 +75,8 @@ class RankDeviceNotSet(Rule):
     fixable = "never"
 
     def check(self) -> None:
+        if not self.in_tests:
+            report_option(self)
         text = self.source.text
         if "init_process_group" not in text or "nccl" not in text or _CHOICE.search(text):
             return
