@@ -136,12 +136,20 @@ class Surroundings:
         if words.search(self.rule.code(test)):
             return True
         for node in tree.walk(test):
+            if not isinstance(node, cst.Name):
+                continue
+            above = self.source.parents.get(node)
+            # if args.start:   is not about  start = read(args.start).cuda()
+            made = self._kept if isinstance(above, cst.Attribute) and above.attr is node else self.assigned
             # stream = torch.cuda.Stream() if ... else None; if stream is not None:
-            if isinstance(node, cst.Name) and any(
-                words.search(code) and not _is_moved(node.value, code) for code in self.assigned(node.value)
-            ):
+            if any(words.search(code) and not _is_moved(node.value, code) for code in made(node.value)):
                 return True
         return False
+
+    def _kept(self, name: str) -> list[str]:
+        """The code assigned to an attribute of a name, of whatever object."""
+        values = (value for path, value in self._assignments.get(name, ()) if "." in path)
+        return [_without_prose(self.rule.code(value)) for value in values]
 
     def _exit_before(self, block: cst.IndentedBlock | cst.Module, child: cst.CSTNode) -> cst.CSTNode | None:
         """``assert torch.cuda.is_available()`` or ``if not x.is_cuda: return`` above in the same block."""
@@ -210,18 +218,18 @@ class Surroundings:
     def _assigned(self, name: str) -> list[tuple[Function | None, str]]:
         if name not in self._codes:
             values = self._assignments.get(name, ())
-            self._codes[name] = [(self.flow.function(each), _without_prose(self.rule.code(each))) for each in values]
+            self._codes[name] = [(self.flow.function(each), _without_prose(self.rule.code(each))) for _, each in values]
         return self._codes[name]
 
     @cached_property
-    def _assignments(self) -> dict[str, list[cst.BaseExpression]]:
-        found: dict[str, list[cst.BaseExpression]] = {}
+    def _assignments(self) -> dict[str, list[tuple[str, cst.BaseExpression]]]:
+        found: dict[str, list[tuple[str, cst.BaseExpression]]] = {}
         pairs = [(each.target, node.value) for node in self.source.nodes_of(cst.Assign) for each in node.targets]
         pairs += [(node.target, node.value) for node in self.source.nodes_of(cst.AnnAssign) if node.value is not None]
         for target, value in pairs:
-            name = dotted(target).rpartition(".")[2]
-            if name:
-                found.setdefault(name, []).append(value)
+            path = dotted(target)
+            if path:
+                found.setdefault(path.rpartition(".")[2], []).append((path, value))
         return found
 
     # the device that was chosen -----------------------------------------------------------------
@@ -468,7 +476,8 @@ class Surroundings:
         """Whether the function around ``node`` says itself that it is for one kind: ``device = "cuda"``."""
         function = self.function(node)
         while function is not None:
-            if any(is_device_name(name) and self._is_rebound(name, function) for name in function.assigned):
+            names = (name for name in function.assigned if is_device_name(name) and self._is_rebound(name, function))
+            if any(not _is_either([text for where, text in self._assigned(name) if where is function]) for name in names):
                 return True
             function = function.outer
         return False
@@ -544,9 +553,10 @@ class Surroundings:
         fixed = (
             _FIXED if value.kind != DEVICE else _NUMBERED
         )  # the flow knows of `exec(config)`, which changes a literal
-        if texts and all(fixed.fullmatch(text) for text in texts):
+        either = _is_either(texts)
+        if texts and all(fixed.fullmatch(text) for text in texts) and not either:
             return None
-        is_default = bool(texts) and all(self._is_by_availability(text) for text in texts)
+        is_default = either or (bool(texts) and all(self._is_by_availability(text) for text in texts))
         # latents = encode(batch); latents.device
         head = code.partition(".")[0]
         made_here = function is not None and head in function.assigned and head not in function.param_names
@@ -606,6 +616,12 @@ _SETTINGS = re.compile(r"arg|pars|conf|cfg|opt|setting|Accelerator|Fabric|hparam
 _CHOICES = re.compile(r"(^|_)(args?|opts?|options|conf\w*|cfg|settings?|hparams|params|flags)$", re.IGNORECASE)
 _TEXT = re.compile(r"""(["'])[^"'\n]*\1""")
 _HARMLESS = re.compile(r"is_available\(\)\)?$|autocast")
+
+
+def _is_either(texts: list[str]) -> bool:
+    """``device = "cpu"`` and, under a test, ``device = "cuda"``: what is assigned to a name chooses between them."""
+    kinds = {match[3] for text in texts if (match := _FIXED.fullmatch(text)) is not None and match[3] is not None}
+    return "cpu" in kinds and len(kinds) > 1
 
 
 def _names(node: cst.CSTNode) -> set[str]:

@@ -34,6 +34,9 @@ _WHICHEVER_GPU = re.compile(
 )
 #: What makes another device the current one.
 _SETS_CURRENT = re.compile(r"set_device|cuda\.device\(|device_guard|VISIBLE_DEVICES")
+#: An extension that is compiled for CUDA, by its name: `quant_cuda.matmul`, `upfirdn2d_cuda.forward`.
+_OF_EXTENSION = re.compile(r"(?!torch\.|cupy|numba)([\w.]*\.)?\w*cuda\w*\.\w+$", re.IGNORECASE)
+_HAS_KERNELS = re.compile(r"triton|cuda\w*\.\w+\(")
 #: What tells all factories of the process where to make tensors.
 _FOR_ALL = frozenset({"torch.set_default_tensor_type", "torch.set_default_device"})
 
@@ -55,8 +58,8 @@ class HardCodedDevice(Rule):
     (or the functions of a file) that elsewhere asks `if args.cuda:` first, or works on `f"cuda:{args.gpu}"`, or in a
     file that sets `Config.cuda = True`; in a function whose callers in the file are all told a `device`; of a tensor
     that is made of what was handed in, where the file works on a device; and beside
-    `from_pretrained(name, device_map="auto")`. A tensor made on `"cuda"` that a Triton kernel is handed with the
-    caller's; `torch.cuda.current_device()` in the constructor of a module; and `"cuda:0"` for whichever GPU was asked
+    `from_pretrained(name, device_map="auto")`. A tensor made on `"cuda"` that a kernel of Triton or of an
+    extension for CUDA is handed with the caller's; `torch.cuda.current_device()` in the constructor of a module; and `"cuda:0"` for whichever GPU was asked
     for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device` falls back to where it is
     `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
     that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it. Last, as
@@ -213,14 +216,14 @@ class HardCodedDevice(Rule):
 
     def _beside_in_kernel(self, reported: set[cst.BaseExpression]) -> None:
         """``y = torch.empty(n, device="cuda"); kernel[grid](x, y)``: ``x`` need not be on the current device."""
-        if self.in_tests or _SETS_CURRENT.search(self.source.text) or "triton" not in self.source.text:
+        if self.in_tests or _SETS_CURRENT.search(self.source.text) or not _HAS_KERNELS.search(self.source.text):
             return
         for launch in self.source.nodes_of(cst.Call):
             function = self.flow.function(launch)
-            if not isinstance(launch.func, cst.Subscript) or function is None:
+            if not self._is_launch(launch) or function is None:
                 continue
             given = [arg.value for arg in launch.args]
-            handed = next((each for each in given if self._is_handed(each, function)), None)
+            handed = next((each for each in map(_stripped, given) if self._is_handed(each, function)), None)
             for each in given if handed is not None else ():
                 literal = self._made_on_kind(each, launch)
                 if handed is not None and literal is not None and literal not in reported:
@@ -230,6 +233,13 @@ class HardCodedDevice(Rule):
                     said += f" handed `{name}` with it, which is wherever the caller has it"
                     note = self.note(launch, "both are handed to the kernel here")
                     self.report(literal, said, notes=[note], tentative=True)
+
+    def _is_launch(self, call: cst.Call) -> bool:
+        """``kernel[grid](x, y)`` of Triton, and ``quant_cuda.matmul(x, w, y)`` of an extension for CUDA."""
+        if isinstance(call.func, cst.Subscript):
+            return "triton" in self.source.text
+        name = self.flow.scope.qualified(call.func)
+        return isinstance(call.func, cst.Attribute) and _OF_EXTENSION.match(name) is not None
 
     def _is_handed(self, node: cst.BaseExpression, function: Function) -> bool:
         """Whether it is a tensor that a function was handed, or a view of one."""
@@ -486,8 +496,10 @@ class HardCodedDevice(Rule):
         above = self.parent(call)
         while above is not None and not isinstance(above, cst.BaseSmallStatement | cst.BaseCompoundStatement):
             # x.device == torch.device("cuda"), torch.device("cuda").type, devices = [torch.device("cuda"), ...]
-            if isinstance(above, cst.Comparison | cst.Param | cst.Decorator | cst.List | cst.Tuple | cst.Dict):
+            if isinstance(above, cst.Param | cst.Decorator | cst.List | cst.Tuple | cst.Dict):
                 return True
+            if isinstance(above, cst.Comparison | cst.ComparisonTarget) and child is call:
+                return True  # not  x.to(torch.device("cuda")) > 0
             if isinstance(above, cst.Attribute) and child is call:
                 return True
             child, above = above, self.parent(above)
@@ -510,3 +522,16 @@ def _is_mps(node: cst.BaseExpression) -> bool:
 
 def _is_kind(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.SimpleString) and str(node.evaluated_value).partition(":")[0] in _KINDS
+
+
+def _stripped(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``x`` of ``x.float().contiguous()``"""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value in _MOVED_AWAY:
+            return node
+        node = node.func.value
+    return node
+
+
+#: Methods that give what may be on another device.
+_MOVED_AWAY = frozenset({"to", "cuda", "cpu", "item", "tolist", "numpy", "new_zeros", "size"})

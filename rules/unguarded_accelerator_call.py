@@ -34,6 +34,7 @@ _RAISE = {
     ),
 }
 _OTHER_KIND = re.compile(r"xpu|npu|mps|hpu|mlu|musa|cpu")
+_IS_CUDA = re.compile(r"cuda(:\d+)?")
 _NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "an XPU"}
 #: Attributes of torch that a package of the vendor's adds, and how such packages are called.
 _PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa", "hpu": "habana_frameworks"}
@@ -321,6 +322,9 @@ class UnguardedAcceleratorCall(Rule):
         if notes:
             message = f"{said}, and nothing here asks whether there is"
             self.report(call, message, notes=notes, fix=self._fix(call, kind))
+        elif (other := self._for_another_kind(kind, around)) is not None:
+            notes = [self.note(other, f"here it is for another kind, and nothing names `{kind}` as a device")]
+            self.report(call, f"{said}, and nothing here asks whether there is", notes=notes, tentative=True)
         elif self._breaks_import(call, around):
             self.report(call, f"{said}, as soon as this file is imported", tentative=True)
 
@@ -363,6 +367,16 @@ class UnguardedAcceleratorCall(Rule):
         if around.guard(branch, words) is None and not around.is_for_cuda(call):
             note = self.note(guard, "whatever is not the CPU gets here")
             self.report(call, f"{said}, and of other kinds there are more than the CPU", notes=[note], tentative=True)
+
+    def _for_another_kind(self, kind: str, around: Surroundings) -> cst.CSTNode | None:
+        """``def setup(self, device="cuda"): ...``, in a file that says ``mps`` where it calls this, and nowhere else."""
+        text = self.source.text
+        if kind == "cuda" or around.is_test or len(re.findall(rf"\b{kind}\b", text)) != text.count(f"torch.{kind}."):
+            return None
+        if f"torch.{kind}.is_available" in text or f"torch.{kind}.device_count" in text:
+            return None
+        named = (each for each in self.source.nodes_of(cst.SimpleString) if _IS_CUDA.fullmatch(each.raw_value))
+        return next((each for each in named if not isinstance(self.parent(each), cst.Expr)), None)
 
     def _breaks_import(self, call: cst.Call, around: Surroundings) -> bool:
         """Whether it runs when the file is imported, and nothing else that runs then is for CUDA."""
