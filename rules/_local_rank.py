@@ -6,6 +6,7 @@ import re
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.names import called_name, dotted
 from devlint.rule import Rule
 from devlint.rules._numbered import devices_numbered
@@ -49,10 +50,11 @@ def _is_set(rule: Rule) -> bool:
     """``args.local_rank = int(os.environ["LOCAL_RANK"])``, anywhere; ``parser.set_defaults(local_rank=...)``"""
     for assign in rule.source.nodes_of(cst.Assign):
         for each in assign.targets:
-            if isinstance(each.target, cst.Attribute) and _LOCAL.search(dotted(each.target)):
-                # self.local_rank = args.local_rank
-                if not _LOCAL.search(dotted(assign.value)):
-                    return True
+            # args.rank, args.local_rank = read_environment()
+            bound = (node for node in tree.walk(each.target) if isinstance(node, cst.Attribute))
+            # not  self.local_rank = args.local_rank
+            if any(_LOCAL.search(dotted(node)) for node in bound) and not _LOCAL.search(dotted(assign.value)):
+                return True
     return "set_defaults(" in rule.source.text or "setattr(args" in rule.source.text
 
 

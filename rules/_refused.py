@@ -23,7 +23,7 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
     if not may_be_of_torch(rule, receiver, method) or rule.flow.scope.packages & _OWN:
         return
     known = _taken(receiver, method)
-    if known is None:
+    if known is None or (not known[1] and _is_of_other_type(rule, func.value)):
         return
     taken, is_known = known
     for arg in node.args:
@@ -34,8 +34,8 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
         if is_expected(rule, node):
             return
         of_module = " of a module" if receiver.kind == MODULE and word in _METHODS[method][0] else ""
-        # backend.cuda(device_id=0)
-        surely = is_known or receiver.kind in (TENSOR, THING, MODULE, OPTIMIZER)
+        # backend.cuda(device_id=0), self.optimizer.load_state_dict(state, map_location=device)
+        surely = is_known or receiver.kind in (TENSOR, THING, MODULE) or bool(receiver.items)
         meant = _MEANT.get((method, word), "")
         told = _TOLD.get(meant, f": the argument is `{meant}`")
         fix = _mended(rule, node, arg, meant)
@@ -72,6 +72,15 @@ def _taken(receiver: Value, method: str) -> tuple[frozenset[str], bool] | None:
     if receiver.kind == OPTIMIZER:
         return (_OF_OPTIMIZERS, False) if method == "load_state_dict" else None
     return of_tensor | of_module, receiver.kind == TENSOR
+
+
+def _is_of_other_type(rule: Rule, node: cst.BaseExpression) -> bool:
+    """``def restore(optimizer: BaseOptimizer)``: what that takes is another file's to say."""
+    function = rule.flow.function(node)
+    param = function.param(node.value) if function is not None and isinstance(node, cst.Name) else None
+    if param is None or param.annotation is None:
+        return False
+    return not any(name.startswith("torch.") for name in rule.flow.scope.qualified_names(param.annotation))
 
 
 def _mended(rule: Rule, node: cst.Call, arg: cst.Arg, meant: str) -> Fix | None:
