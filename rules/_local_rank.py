@@ -39,7 +39,9 @@ def _is_option(rule: Rule, call: cst.Call) -> bool:
     if called_name(call) != "add_argument" or any(arg.star for arg in call.args):
         return False
     # add_argument("--local-rank", "--local_rank")  is passed by `python -m torch.distributed.launch`
-    names = [arg.value.evaluated_value for arg in call.args if isinstance(arg.value, cst.SimpleString) and not arg.keyword]
+    names = [
+        arg.value.evaluated_value for arg in call.args if isinstance(arg.value, cst.SimpleString) and not arg.keyword
+    ]
     default = next((arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == "default"), None)
     # default=int(os.environ.get("LOCAL_RANK", 0)), default=RANK
     constant = default is None or rule.code(default).lstrip("-").isdigit() or rule.code(default) == "None"

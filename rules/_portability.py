@@ -477,7 +477,9 @@ class Surroundings:
         function = self.function(node)
         while function is not None:
             names = (name for name in function.assigned if is_device_name(name) and self._is_rebound(name, function))
-            if any(not _is_either([text for where, text in self._assigned(name) if where is function]) for name in names):
+            if any(
+                not _is_either([text for where, text in self._assigned(name) if where is function]) for name in names
+            ):
                 return True
             function = function.outer
         return False

@@ -14,7 +14,7 @@ from devlint.rules._moves import short
 
 
 def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
-    """``x.cpu(non_blocking=True)``, ``net.cuda(device_id=0)``, ``net.load_state_dict(torch.load(f), map_location=d)``"""
+    """``x.cpu(non_blocking=True)``, ``net.cuda(device_id=0)``, ``net.load_state_dict(state, map_location=d)``"""
     method = func.attr.value
     if method not in _METHODS or any(arg.star for arg in node.args) or not any(arg.keyword for arg in node.args):
         return
@@ -44,7 +44,7 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
 
 
 def report_refused_by_function(rule: Rule, node: cst.Call, name: str) -> None:
-    """``torch.autocast(device="cuda")``, ``torch.cuda.amp.GradScaler(device="cuda")``, ``torch.save(x, f, device=d)``"""
+    """``torch.autocast(device="cuda")``, ``torch.save(x, f, map_location="cpu")``"""
     refused = _FUNCTIONS.get(name)
     if refused is None or any(arg.star for arg in node.args):
         return

@@ -34,7 +34,9 @@ def _is_part(index: cst.BaseSlice) -> bool:
     if isinstance(index, cst.Slice):
         return True
     node = index.value if isinstance(index, cst.Index) else None
-    return isinstance(node, cst.Integer) or (isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus))
+    return isinstance(node, cst.Integer) or (
+        isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus)
+    )
 
 
 #: Where functions take a string, and what is so of a device there.

@@ -86,7 +86,9 @@ class InvalidDeviceArgument(Rule):
     file that sets the default tensor type, since they make others then, in what puts batches together on the host, with
     a device that is the host's by default, and in a copy of somebody else's package, which would have been mended if
     the project ran that. So is `torch.device` of a parameter that is `None` by default, where no call of the file
-    leaves it out, or something may come before: another branch, a `return`, a call that checks it.
+    leaves it out, or something may come before: another branch, a `return`, a call that checks it. And so are keywords
+    that are refused by what is only taken for a module or an optimizer of torch's, and `autocast` where it is told the
+    `device` of something that mostly has a `torch.device` (`model.device`, a field that is annotated so).
 
     Of 73 findings in repositories that nobody had tuned for, 48 were worth a change. All but four of the others are as
     it says, where nobody comes by: branches that no caller takes, code that was copied and is not run. In 48 more
@@ -214,9 +216,10 @@ class InvalidDeviceArgument(Rule):
         elif (unknown := self._unknown_name(arg.value)) is not None:
             self.report(arg.value, f"`{short(self.code(unknown))}` is no type of device that torch knows")
         elif (shown := why_device_object(self, arg.value)) is not None:
+            code = short(self.code(arg.value))
             self.report(
                 arg.value,
-                f"`autocast` takes a string for its `device_type`, and `{self.code(arg.value)}` may be a `torch.device`",
+                f"`autocast` takes a string for its `device_type`, and `{code}` may be a `torch.device`",
                 notes=[self.note(shown, "this says what it is")],
                 fix=self.fix("give its `type`", self.insert_after(arg.value, ".type"), safe=False),
                 tentative=True,

@@ -68,8 +68,9 @@ class UnguardedAcceleratorCall(Rule):
     switch for CUDA is off or the device that was chosen is the CPU (`if self.use_cuda: ... else: x.cuda()`; as
     tentative where nothing goes to CUDA where it is on). As tentative, `torch.cuda.set_device(device)` with the
     device that was chosen; `pin_memory()` of a tensor, and `pin_memory=True` where one is made; what runs when the
-    file is imported, also as a default argument, where no more of the file does that is for CUDA; and what
-    `device.type != "cpu"` alone guards, which lets other kinds through.
+    file is imported, also as a default argument, where no more of the file does that is for CUDA; `torch.mps` and
+    `torch.xpu` in a file that names CUDA alone as a device; and what `device.type != "cpu"` alone guards, which lets
+    other kinds through.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -369,7 +370,7 @@ class UnguardedAcceleratorCall(Rule):
             self.report(call, f"{said}, and of other kinds there are more than the CPU", notes=[note], tentative=True)
 
     def _for_another_kind(self, kind: str, around: Surroundings) -> cst.CSTNode | None:
-        """``def setup(self, device="cuda"): ...``, in a file that says ``mps`` where it calls this, and nowhere else."""
+        """``def setup(self, device="cuda"): ...``, in a file that says ``mps`` where it calls this alone."""
         text = self.source.text
         if kind == "cuda" or around.is_test or len(re.findall(rf"\b{kind}\b", text)) != text.count(f"torch.{kind}."):
             return None
