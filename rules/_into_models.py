@@ -1,4 +1,4 @@
-"""What a function hands as it is to a model or its loss: a tensor, where nothing shows it to be a graph or a mapping."""
+"""What a function hands as it is to a model or its loss: a tensor, where nothing shows a graph or a mapping."""
 
 from __future__ import annotations
 

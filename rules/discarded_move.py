@@ -74,8 +74,8 @@ class DiscardedMove(Rule):
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
 
     Held back as tentative: what a model is handed, and nothing else shows to be a tensor (`for x, y in batches:`,
-    `x, y = batch`), and its loss; what the model of an object is handed that nothing in the file moves (`x.to(device); self.net(x)`);
-    what may be there already, since nobody knows where it is (what a function is handed, or makes of that: of
+    `x, y = batch`), or its loss; what the model of an object is handed that nothing in the file moves (`x.to(device);
+    self.net(x)`); what may be there already, since nobody knows where it is (what a function is handed, or makes of that: of
     thirteen such moves in public code five did harm), unless it meets what is there or is returned, or the move
     stands in an object's own `to` or below `if x.device != device`; what follows its module anyway; lengths, which
     the host reads; elements of containers of which nothing shows that they are tensors; what becomes an attribute

@@ -60,8 +60,8 @@ class HardCodedDevice(Rule):
     that is made of what was handed in, where the file works on a device; and beside
     `from_pretrained(name, device_map="auto")`. A tensor made on `"cuda"` that a kernel of Triton or of an extension for
     CUDA is handed with the caller's; `torch.cuda.current_device()` in the constructor of a module; and `"cuda:0"` for
-    whichever GPU was asked for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device` falls back to where it is
-    `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
+    whichever GPU was asked for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device`
+    falls back to where it is `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
     that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it. Last, as
     tentative, any CUDA in a function of a file that is no script (has no `__main__`), where nothing asks for it first.
 

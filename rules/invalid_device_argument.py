@@ -219,7 +219,7 @@ class InvalidDeviceArgument(Rule):
             code = short(self.code(arg.value))
             self.report(
                 arg.value,
-                f"`autocast` takes a string for its `device_type`, and `{code}` may be a `torch.device`",
+                f"`autocast` takes a string for its `device_type`, and `{code}` stands for a `torch.device`",
                 notes=[self.note(shown, "this says what it is")],
                 fix=self.fix("give its `type`", self.insert_after(arg.value, ".type"), safe=False),
                 tentative=True,
