@@ -35,7 +35,8 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
             return
         of_module = " of a module" if receiver.kind == MODULE and word in _METHODS[method][0] else ""
         # backend.cuda(device_id=0), self.optimizer.load_state_dict(state, map_location=device)
-        surely = is_known or receiver.kind in (TENSOR, THING, MODULE) or bool(receiver.items)
+        is_built = receiver.kind == OPTIMIZER and bool(receiver.items)
+        surely = is_known or receiver.kind in (TENSOR, THING, MODULE) or is_built
         meant = _MEANT.get((method, word), "")
         told = _TOLD.get(meant, f": the argument is `{meant}`")
         fix = _mended(rule, node, arg, meant)

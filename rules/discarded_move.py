@@ -73,15 +73,15 @@ class DiscardedMove(Rule):
     where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
     it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
 
-    Held back as tentative: what a model is handed, and nothing else shows to be a tensor (`for x, y in batches:`,
-    `x, y = batch`), or its loss; what the model of an object is handed that nothing in the file moves (`x.to(device);
-    self.net(x)`); what may be there already, since nobody knows where it is (what a function is handed, or makes of that: of
-    thirteen such moves in public code five did harm), unless it meets what is there or is returned, or the move
-    stands in an object's own `to` or below `if x.device != device`; what follows its module anyway; lengths, which
-    the host reads; elements of containers of which nothing shows that they are tensors; what becomes an attribute
-    whose name is a variable; attributes that meet tensors on the host; what nothing reads again before it is moved
-    properly; the targets of `ctc_loss`; what a function did not make itself, in code that is copied from others;
-    and tests that are skipped on every machine.
+    Held back as tentative: what a model or its loss is handed, and nothing else shows to be a tensor
+    (`for x, y in batches:`, `x, y = batch`); what the model of an object is handed that nothing in the file moves
+    (`x.to(device); self.net(x)`); what may be there already, since nobody knows where it is (what a function is handed,
+    or makes of that: of thirteen such moves in public code five did harm), unless it meets what is there or is
+    returned, or the move stands in an object's own `to` or below `if x.device != device`; what follows its module
+    anyway; lengths, which the host reads; elements of containers of which nothing shows that they are tensors; what
+    becomes an attribute whose name is a variable; attributes that meet tensors on the host; what nothing reads again
+    before it is moved properly; the targets of `ctc_loss`; what a function did not make itself, in code that is copied
+    from others; and tests that are skipped on every machine.
 
     Of 70 findings in repositories that nobody had tuned for, 40 were worth a change; 23 moves did nothing in code that
     nobody runs or reads the result of, and in seven the receiver was a module, or was there already. What they showed

@@ -57,11 +57,11 @@ class HardCodedDevice(Rule):
     meets a tensor the function was handed, or is made in a module, which whoever uses it moves; `.cuda()` in a class
     (or the functions of a file) that elsewhere asks `if args.cuda:` first, or works on `f"cuda:{args.gpu}"`, or in a
     file that sets `Config.cuda = True`; in a function whose callers in the file are all told a `device`; of a tensor
-    that is made of what was handed in, where the file works on a device; and beside
-    `from_pretrained(name, device_map="auto")`. A tensor made on `"cuda"` that a kernel of Triton or of an extension for
-    CUDA is handed with the caller's; `torch.cuda.current_device()` in the constructor of a module; and `"cuda:0"` for
-    whichever GPU was asked for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device`
-    falls back to where it is `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
+    that is made of what was handed in, where the file works on a device; and beside `from_pretrained(name,
+    device_map="auto")`. A tensor made on `"cuda"` that a kernel of Triton or of an extension for CUDA is handed with
+    the caller's; `torch.cuda.current_device()` in the constructor of a module; and `"cuda:0"` for whichever GPU was
+    asked for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device` falls back to where it
+    is `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
     that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it. Last, as
     tentative, any CUDA in a function of a file that is no script (has no `__main__`), where nothing asks for it first.
 
