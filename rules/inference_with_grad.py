@@ -82,7 +82,8 @@ class InferenceWithGrad(Rule):
     `cpu()` and the like), and where anything in it, or in the model's class, has to do with gradients: in any class of
     the file, for a model that is handed in and may be any of them. Held back as tentative: what another file of the
     project calls, by its name, where autograd is off; models that a function or a method of a class loads
-    (`load_model(path)`), or whose class is too long to be followed; and, in objects that call `eval()` when they are
+    (`load_model(path)`), or whose class is too long to be followed; one that a function is handed, and that the file
+    builds of a class that nobody knows; and, in objects that call `eval()` when they are
     built and have nothing to do with gradients, whatever method asks the model. Some need gradients to answer (forces),
     and others turn autograd off by themselves.
 
@@ -333,7 +334,24 @@ class InferenceWithGrad(Rule):
             f"autograd records `{short(self.code(asked))}` in every iteration, and nothing goes backward",
             notes=notes,
             fix=self._fix(function),
-            tentative=self._is_loaded(asked, model) or self._is_called_in_silence(function),
+            tentative=self._is_loaded(asked, model)
+            or self._is_called_in_silence(function)
+            or self._is_built_of_other(asked, function),
+        )
+
+    def _is_built_of_other(self, asked: cst.Call, function: Function | None) -> bool:
+        """``model = InceptionV3([3]); activations(model, images)``, whose class another file defines, and nobody knows:
+        it may freeze all that it holds."""
+        name = dotted(asked.func)
+        if function is None or function.param(name) is None or function.handed_modules.get(name):
+            return False
+        return any(
+            isinstance(assign.value, cst.Call)
+            and isinstance(assign.value.func, cst.Name)
+            and assign.value.func.value in self.flow.scope.imports
+            and assign.value.func.value[:1].isupper()
+            for assign in self.source.nodes_of(cst.Assign)
+            if dotted(assign.targets[0].target) == name
         )
 
     def _is_called_in_silence(self, function: Function | None) -> bool:
