@@ -67,6 +67,9 @@ _DEMANDS = re.compile(
     re.MULTILINE,
 )
 
+#: What a test asks that decides on the machine.
+_OF_MACHINES = re.compile(rb"available|cuda|gpu|device|cpu|host", re.IGNORECASE)
+
 #: What makes a distribution of a project.
 SETUP_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 #: Where a file does something, once it is read: ``if __name__ == "__main__":``, ``main()``, ``for x in loader:``,
@@ -219,7 +222,7 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return any(not _is_decided(raw, match) for match in found)
     if what == "demands":
         found = _DEMANDS.finditer(raw) if b"torch.device(" in raw or b"torch.cuda." in raw else ()
-        return not is_test_file(path) and any(not _is_decided(raw, match) for match in found)
+        return not is_test_file(path) and any(not _is_decided(raw, match, _OF_MACHINES) for match in found)
     name = names[-1].encode()
     if what == "credits":
         return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))
@@ -323,15 +326,23 @@ def _in_comment(raw: bytes, match: re.Match[bytes]) -> bool:
     return b"#" in raw[start : match.start()]
 
 
-def _is_decided(raw: bytes, loop: re.Match[bytes]) -> bool:
-    """Whether a test in the same function decides on a loop."""
-    indent = len(loop["indent"])
-    for line in reversed(raw[: loop.start()].splitlines()):
+def _is_decided(raw: bytes, found: re.Match[bytes], about: re.Pattern[bytes] | None = None) -> bool:
+    """Whether a test in the same function, be it one about something, decides on what was found."""
+    indent, otherwise = len(found["indent"]), -1
+    for line in reversed(raw[: found.start()].splitlines()):
         before = len(line) - len(line.lstrip())
-        if line.strip() and before < indent:
-            word, indent = re.split(rb"\W", line.lstrip(), maxsplit=1)[0], before
-            if word in (b"if", b"elif", b"else", b"def"):
-                return word != b"def"
+        if not line.strip() or not (before < indent or before == otherwise):
+            continue
+        word = re.split(rb"\W", line.lstrip(), maxsplit=1)[0]
+        if before == otherwise and word not in (b"if", b"elif"):
+            continue  # what stands between  if rows is not None:  and its  else:
+        indent, otherwise = before, -1
+        if word == b"def":
+            return False
+        if word in (b"if", b"elif", b"else"):
+            if about is None or about.search(line):
+                return True
+            otherwise = before if word == b"else" else -1
     return False
 
 
