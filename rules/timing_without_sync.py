@@ -83,11 +83,10 @@ class TimingWithoutSync(Rule):
     library's layer or a long class makes are not seen. Tentative where the last of the work is a call of a module that
     is not seen, where each turn of a loop copies pageable memory to a device, since such a copy begins with a wait for
     what was queued before, and where gradients are clipped to a norm, which older releases of torch wait for. Silent
-    where anything in between may
-    wait, functions that are not seen or are handed others and indices that may be masks or on the host included, where
-    the time is that of a whole pass over a loader, and where nothing says that the work is done on a device. Several
-    such times in one function are one finding. Where so much is queued that the host has to wait for room, the time is
-    only partly wrong.
+    where anything in between may wait, functions that are not seen or are handed others and indices that may be masks
+    or on the host included, where the time is that of a whole pass over a loader, and where nothing says that the work
+    is done on a device. Several such times in one function are one finding. Where so much is queued that the host has
+    to wait for room, the time is only partly wrong.
 
     Not proved by running: an imaginary device does its work at once, and a time on a real one is no result to compare.
 
