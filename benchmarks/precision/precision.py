@@ -49,7 +49,8 @@ showed of `discarded-move` was mended before the forty-fifth was drawn, and what
 The forty-sixth and the forty-seventh, of 233 and 120 more, whole ones, hold all findings of `load-without-map-location`
 and up to twenty of each other rule that is on by default. What the forty-sixth showed of that rule, of
 `inference-with-grad` and of `missing-zero-grad` was mended before, or while, the forty-seventh was read; since both, it
-waits in the nursery, as do `inference-with-grad` and `timing-without-sync`. Two readers read most of the forty-sixth; where they differed, the stricter one counts.
+waits in the nursery, as do `inference-with-grad` and `timing-without-sync`. Two readers read most of the forty-sixth;
+where they differed, the stricter one counts.
 
 ``new-rules.csv`` holds what a reader said of all findings of the first two of these three, of a first form of
 `unused-move`, of `device-compared-to-string`, `visible-devices-set-late` and `zero-device-count` in the repositories of
