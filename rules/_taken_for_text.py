@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from devlint.flow.names import called_name
 from devlint.rule import Rule
 
 
@@ -22,6 +23,8 @@ def taken_for_text(rule: Rule) -> Iterator[tuple[cst.BaseExpression, cst.BaseExp
                 if isinstance(other, cst.BaseString) and rule.flow.value(device).is_device_object:
                     yield joined, device, "cannot be added to a string"
     for call in rule.source.nodes_of(cst.Call):
+        if called_name(call) not in _WORDS:
+            continue
         taken = _TAKE_TEXT.get(rule.flow.name_of(call) or rule.flow.scope.qualified(call.func))
         if taken is None or any(arg.star or arg.keyword is not None for arg in call.args):
             continue
@@ -46,3 +49,4 @@ _TAKE_TEXT = {
     **{f"re.{name}": (1, "is no string") for name in ("match", "search", "fullmatch", "findall", "split")},
     "re.sub": (2, "is no string"),
 }
+_WORDS = frozenset(name.rpartition(".")[2] for name in _TAKE_TEXT)
