@@ -129,12 +129,12 @@ def is_for_cuda_alone(rule: Rule, call: cst.Call) -> bool:
         around = rule.flow.function(use)
         if around is function and _runs_with(rule, use, call):
             return True
+        if around is None or function is None:
+            continue
         # class Trainer: def __init__(self): load(); def run(self): for x in batches: self.net(x.cuda())
-        same = around is not None and function is not None and around.cls is function.cls is not None
-        if same and not any(tests_above(rule, use)):
-            return True
         # def build(): net = Net(); return net.cuda()   inside of the function that loads
-        if around is not None and around.outer is function is not None and not any(tests_above(rule, use)):
+        is_near = around.cls is function.cls is not None or around.outer is function
+        if is_near and not any(tests_above(rule, use)):
             return True
     imports: list[cst.Import | cst.ImportFrom] = [
         *rule.source.nodes_of(cst.Import),

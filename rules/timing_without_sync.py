@@ -11,7 +11,6 @@ from devlint.flow.scope import Class
 from devlint.flow.value import CONTEXT, FUNCTION, LIST, LOADER, MODULE, OPTIMIZER, TENSOR, THING, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
-from devlint.rules._arguments import argument
 from devlint.rules._files import made
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
@@ -194,9 +193,9 @@ class TimingWithoutSync(Rule):
     def _waits_for_work(self, call: cst.Call) -> bool:
         """Whether a call copies pageable memory to a device, which begins with a wait for what its stream has to do."""
         move = self.flow.facts.moves.get(call)
-        if move is None or not (move.target.is_there or move.target.kind in ("device", "fixed")):
+        if move is None or not move.target.is_there or move.non_blocking is not False:
             return False
-        return move.value.place.is_host and move.value.pinned is not True and not argument(call, None, "non_blocking")
+        return move.value.place.is_host and move.value.pinned is not True
 
     def _clips(self, between: list[cst.CSTNode]) -> bool:
         """Whether gradients are clipped to a norm, which older releases of torch wait for."""
