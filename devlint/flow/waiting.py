@@ -11,7 +11,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import steps
 from devlint.flow import torch_table as table
-from devlint.flow.names import annotation_names, called_name, dotted, last_word
+from devlint.flow.names import annotation_names, called_name, dotted, last_word, only_target
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DATA, HOST_DATA, INSTANCE, LIST, MODULE, TENSOR, UNKNOWN_KIND, Value
 
@@ -389,9 +389,37 @@ def picks_by_mask(flow: Flow, node: cst.Subscript) -> bool:
         if not isinstance(item.slice, cst.Index):
             continue
         value = flow.value(item.slice.value)
-        if value.ref == "mask" or (_is_named_mask(item.slice.value) and not value.is_data):
+        if value.ref == "mask" or (not value.is_data and _is_mask(flow, item.slice.value)):
             return not flow.value(node.value).place.is_host
     return False
+
+
+def _is_mask(flow: Flow, node: cst.BaseExpression) -> bool:
+    """``batch.mask``, and ``kept`` of ``kept = labels[..., 1:].ne(0).view(-1)``, whatever ``labels`` is."""
+    if _is_named_mask(node):
+        return True
+    function = flow.function(node)
+    if not isinstance(node, cst.Name) or function is None:
+        return False
+    bound = [
+        each.value
+        for each in tree.walk(function.node.body)
+        if isinstance(each, cst.Assign) and dotted(only_target(each)) == node.value
+    ]
+    return bool(bound) and all(_compares(value) for value in bound)
+
+
+def _compares(node: cst.BaseExpression) -> bool:
+    """``x != 0``, ``x.ne(0)``, ``(x > 0).view(-1)``"""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value in _COMPARING and node.args:
+            return True
+        node = node.func.value
+    return isinstance(node, cst.Comparison) and not isinstance(node.comparisons[0].operator, _NO_COMPARISON)
+
+
+_COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_NO_COMPARISON = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
 
 
 def _is_named_mask(node: cst.BaseExpression) -> bool:
