@@ -104,10 +104,11 @@ class HostSyncInLoop(Rule):
     Tentative, and kept back unless that is selected: a wait that the loop may need, where other work for the device
     comes after it, or where an inner loop waits several times, since the value, or another one, is shown, logged,
     tested or written in each step, or something else waits there anyway (`scaler.step(optimizer)`, a mask, a copy
-    without `non_blocking=True` once the model is called, a function or a model that waits by itself); values of a pass that does not train; sums
-    that a flag may show in each step; a read beside what may wait, or be compared, in each step; an argument that may
-    as well be a number, since nothing declares it or uses it as a tensor, or that is `None` by default and that all
-    calls of the file leave out; tests; and code that says it was copied, or lies in a folder of what others wrote.
+    without `non_blocking=True` once the model is called, a function or a model that waits by itself); values of a
+    pass that does not train; sums that a flag may show in each step; a read beside what may wait, or be compared, in
+    each step; an argument that may as well be a number, since nothing declares it or uses it as a tensor, or that is
+    `None` by default and that all calls of the file leave out; tests; and code that says it was copied, or lies in a
+    folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -262,10 +263,10 @@ class HostSyncInLoop(Rule):
             )
         ]
         end = max(offsets(work)[0] for work in works) if early else sys.maxsize
-        # out = net(x); loss = criterion(out, y.to(device)); total += loss.item()   the copy has waited for `net` already
-        first = min((offsets(wait.node)[0] for wait in early), default=0)
-        models = [offsets(work) for work in works if not _steps(work) and offsets(work)[0] < first]
-        if early and self._stops_after(loop, max((after for _, after in models), default=first), end):
+        # out = net(x); loss = criterion(out, y.to(device)); total += loss.item()   the copy has waited for `net`
+        start = min((offsets(wait.node)[0] for wait in early), default=0)
+        models = [offsets(work) for work in works if not _steps(work) and offsets(work)[0] < start]
+        if early and self._stops_after(loop, max((after for _, after in models), default=start), end):
             return False
         if early:
             # D_x = out.mean().item(); optimizer.step(); print(D_x)   the print could read it
@@ -276,7 +277,7 @@ class HostSyncInLoop(Rule):
                 return False  # x.to(device)   without non_blocking=True waits as well, soon after
         first, *others = early or waits
         # prompt = encode(text); out = net(x, prompt); total += out.item()   what waits before `net` is no such wait
-        if not kept or self._waits_anyway(loop, max((start for start, _ in models), default=0), end):
+        if not kept or self._waits_anyway(loop, max((before for before, _ in models), default=0), end):
             return False
         code, name = short(self.code(first.node), 60), kept[first.node]
         test = self._test_before_use(loop, first, name)
