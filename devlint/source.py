@@ -87,6 +87,12 @@ class Source:
 
     def code(self, node: cst.CSTNode) -> str:
         """The node's source text without its own outer parentheses."""
+        if type(node) is cst.Name or type(node) is cst.SimpleString:
+            return node.value
+        if type(node) is cst.Attribute:
+            path = _path(node)
+            if path is not None and path in self.text:
+                return path
         if self._codes > 0 and isinstance(node, _WITH_CODE) and "_positions" not in vars(self):
             code = _Positions.code(self.module, node, self._indentation(node))
             self._codes -= len(code)
@@ -175,6 +181,17 @@ class Source:
         """The line end to use at an offset: that of its line, or where it has none the first of the file."""
         found = NEWLINE.search(self.text, offset) or NEWLINE.search(self.text)
         return found[0] if found else "\n"
+
+
+def _path(node: cst.BaseExpression) -> str | None:
+    """``a.b.c`` of plain names without parentheses: quicker than to have LibCST make the code."""
+    parts: list[str] = []
+    while type(node) is cst.Attribute:
+        parts.append(node.attr.value)
+        node = node.value
+        if node.lpar:
+            return None
+    return ".".join([node.value, *reversed(parts)]) if type(node) is cst.Name else None
 
 
 def parse(text: str) -> cst.Module:

@@ -130,12 +130,11 @@ def _alternatives(rule: Rule) -> Iterator[CloseBy]:
         if branch.orelse is None or (isinstance(above, cst.If) and above.orelse is branch):
             continue  # elif: with the first one
         tests, blocks = _branches(branch)
-        if any(asks_for_device(rule.code(test)) for test in tests):
-            continue
         bound = [_bound_in(rule, block) for block in blocks]
         for name in dict.fromkeys(name for each in bound for name in each):
-            if not _OF_LENGTHS.search(name):
-                yield from _either(rule, [each[name] for each in bound if name in each])
+            for each in _either(rule, [each[name] for each in bound if name in each]):
+                if not _OF_LENGTHS.search(name) and not any(asks_for_device(rule.code(test)) for test in tests):
+                    yield each
 
 
 def _either(rule: Rule, cases: list[list[cst.BaseExpression]]) -> Iterator[CloseBy]:
@@ -251,8 +250,7 @@ def _runs_model(call: cst.Call) -> bool:
 def _listed(rule: Rule) -> Iterator[CloseBy]:
     """``rows = [torch.zeros(1)]; rows.append(rates.to(device)); torch.cat(rows)``"""
     aware = _knowing(rule) if not is_of_host(rule) else set()
-    for function in rule.flow.scope.functions.values():
-        joined = _names_joined(rule, function)
+    for function, joined in _names_joined(rule).items():
         for name, values in _put_into(function, joined).items():
             beside = next((value for value in values if _is_there(rule, value)), None)
             if beside is None and function in aware:
@@ -263,20 +261,20 @@ def _listed(rule: Rule) -> Iterator[CloseBy]:
                     yield CloseBy(factory, beside, f"`{name}` is joined of it and `{short(rule.code(beside))}`")
 
 
-def _names_joined(rule: Rule, function: Function) -> set[str]:
-    """The names of lists that are handed to ``torch.cat`` and its kin as they are, and brought nowhere then."""
-    found = set()
-    for call in tree.walk(function.node.body):
-        if isinstance(call, cst.Call) and rule.flow.name_of(call) in _JOIN and call.args:
-            name = dotted(call.args[0].value)
-            if name and not is_moved(rule, function, call):
-                found.add(name)
+def _names_joined(rule: Rule) -> dict[Function, set[str]]:
+    """The names of lists that a function hands to ``torch.cat`` and its kin as they are, and brings nowhere then."""
+    found: dict[Function, set[str]] = {}
+    for call in rule.source.nodes_of(cst.Call):
+        name = dotted(call.args[0].value) if call.args and rule.flow.name_of(call) in _JOIN else ""
+        function = rule.flow.function(call) if name else None
+        if function is not None and not is_moved(rule, function, call):
+            found.setdefault(function, set()).add(name)
     return found
 
 
 def _put_into(function: Function, names: set[str]) -> dict[str, list[cst.BaseExpression]]:
     found: dict[str, list[cst.BaseExpression]] = {}
-    for node in tree.walk(function.node.body) if names else ():
+    for node in tree.walk(function.node.body):
         if isinstance(node, cst.Assign) and isinstance(node.value, cst.List):
             for target in node.targets:
                 if dotted(target.target) in names:
@@ -422,7 +420,7 @@ def _is_unknown(rule: Rule, node: cst.BaseExpression) -> bool:
 def _told(rule: Rule, node: cst.BaseExpression) -> str | None:
     """The code of the device that an expression makes a tensor on, or moves it to."""
     while True:
-        if isinstance(node, cst.Call):
+        if type(node) is cst.Call:
             given = next((arg.value for arg in node.args if arg.keyword and arg.keyword.value == "device"), None)
             if given is not None and (rule.flow.factory(node) is not None or called_name(node) == "to"):
                 return _code_of_device(rule, given)
@@ -434,9 +432,9 @@ def _told(rule: Rule, node: cst.BaseExpression) -> str | None:
             if move is not None and move.target.is_host:
                 return None  # rows.cpu()
             node = node.func.value
-        elif isinstance(node, cst.Subscript | cst.Attribute):
+        elif type(node) is cst.Subscript or type(node) is cst.Attribute:
             node = node.value
-        elif isinstance(node, cst.BinaryOperation):
+        elif type(node) is cst.BinaryOperation:
             left = _told(rule, node.left)
             return left if left is not None else _told(rule, node.right)
         else:

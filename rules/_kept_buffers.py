@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class
 from devlint.rule import Rule
 
@@ -40,9 +40,10 @@ def kept_buffers(rule: Rule) -> Iterator[tuple[Class, str, cst.Assign, cst.BaseE
 def registered_buffers(rule: Rule, cls: Class) -> set[str]:
     """The names of the buffers of a class, and the code of those that are made up: ``f"table_{i}"``."""
     found = set()
-    for owner in cls.lineage:
-        for call in tree.walk(owner.node):
-            if isinstance(call, cst.Call) and dotted(call.func) == "self.register_buffer" and call.args:
+    for call in rule.source.nodes_of(cst.Call):
+        if called_name(call) == "register_buffer" and dotted(call.func) == "self.register_buffer" and call.args:
+            function = rule.flow.function(call)
+            if function is not None and function.cls in cls.lineage:
                 name = call.args[0].value
                 found.add(str(name.evaluated_value) if isinstance(name, cst.SimpleString) else rule.code(name))
     return found

@@ -111,9 +111,8 @@ def _put_in_buffer(rule: Rule, cls: Class, name: str, stores: list[tuple[cst.CST
 
 def _is_update(rule: Rule, name: str, node: cst.BaseExpression) -> bool:
     """``out, self.hidden = self.rnn(x, self.hidden)``, which needs what was there before, where that was."""
-    code = rule.code(node)
-    names_it = any(isinstance(each, cst.Attribute) and dotted(each) == f"self.{name}" for each in tree.walk(node))
-    return names_it and not any(word in code for word in MOVING)
+    names_it = any(type(each) is cst.Attribute and dotted(each) == f"self.{name}" for each in tree.walk(node))
+    return names_it and not any(word in rule.code(node) for word in MOVING)
 
 
 def _is_handed_in(function: Function, value: Value) -> bool:

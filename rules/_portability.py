@@ -657,6 +657,12 @@ def is_available_test(code: str) -> bool:
     return _AVAILABLE_ONLY.fullmatch(code) is not None
 
 
+def asks_whether_available(rule: Rule, test: cst.BaseExpression) -> bool:
+    """Whether a test is :func:`is_available_test`: few of all tests are, and code takes long to make."""
+    words = tree.words(test)
+    return ("is_available" in words or "device_count" in words) and is_available_test(rule.code(test))
+
+
 def leaves(body: cst.BaseSuite, raises: bool = False) -> bool:
     """Whether a block ends by leaving the function or loop; ``raises``: the program, or with an error."""
     if not body.body:

@@ -130,10 +130,13 @@ def head_of(node: cst.BaseExpression) -> cst.BaseExpression:
 def _bindings(function: Function) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression | None]]:
     """What a function binds, with what to, where that is one value: ``b, n = x.size(0), 4`` are two."""
     for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Assign):
+        if type(node) is cst.Assign:
             yield from _pairs(node.targets[0].target, node.value)
-        elif isinstance(node, cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
+        elif type(node) in _ANEW and isinstance(node, cst.AugAssign | cst.AnnAssign | cst.For | cst.NamedExpr):
             yield node.target, None
+
+
+_ANEW = frozenset({cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr})
 
 
 def _pairs(

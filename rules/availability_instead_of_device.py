@@ -10,7 +10,14 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import SPEAKS_OF_CUDA, Implied, Surroundings, is_available_test, told_to_device
+from devlint.rules._portability import (
+    SPEAKS_OF_CUDA,
+    Implied,
+    Surroundings,
+    asks_whether_available,
+    is_available_test,
+    told_to_device,
+)
 
 _SEVERAL_GPUS = re.compile(r"\(?\s*(torch\.cuda\.is_available\(\) and )?torch\.cuda\.device_count\(\) (> 1|>= 2)\s*\)?")
 _PARALLEL = re.compile(r"DataParallel(?!ism)\w*")
@@ -93,7 +100,7 @@ class AvailabilityInsteadOfDevice(Rule):
     def _asks(self, test: cst.BaseExpression, around: Surroundings) -> bool:
         """``torch.cuda.is_available()``, or a name for what that says: ``use_cuda = torch.cuda.is_available()``."""
         if not isinstance(test, cst.Name):
-            return is_available_test(self.code(test))
+            return asks_whether_available(self, test)
         made = around.assigned(test.value)
         function = self.flow.function(test)
         handed = function is not None and test.value in function.param_names

@@ -8,7 +8,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import Surroundings, is_available_test, told_to_device
+from devlint.rules._portability import Surroundings, asks_whether_available, told_to_device
 
 #: Names by which a file shows that it knows of other kinds of devices, and texts that name one.
 _OTHER_KINDS = re.compile(r"(?<![a-z])(mps|xpu|npu|hpu|mlu|musa|xla|tpu|accelerator)(?![a-z])", re.IGNORECASE)
@@ -74,13 +74,13 @@ class CudaOrCpuOnly(Rule):
         if demanded or moves is None:
             return
         for node in self.source.nodes_of(cst.IfExp):
-            if not is_available_test(self.code(node.test)):
+            if not asks_whether_available(self, node.test):
                 continue
             if self._kind(node.body) == "cuda" and self._kind(node.orelse) == "cpu":
                 message = f"`{short(self.code(node))}` leaves out every accelerator but CUDA"
                 self.report(node, message, fix=self._fix(node))
         for branch in self.source.nodes_of(cst.If):
-            if is_available_test(self.code(branch.test)) and self._chooses(branch):
+            if asks_whether_available(self, branch.test) and self._chooses(branch):
                 self.report(branch.body.body[0], "this leaves out every accelerator but CUDA")
         for test, call in moves.items():
             above = self.parent(test)
@@ -95,7 +95,7 @@ class CudaOrCpuOnly(Rule):
         for call in self.source.nodes_of(cst.Call):
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "cuda":
                 test = around.guard(call)
-                if test is None or not is_available_test(self.code(test)):
+                if test is None or not asks_whether_available(self, test):
                     return None
                 found.setdefault(test, call)
         return found

@@ -12,7 +12,7 @@ from devlint.flow.names import dotted
 from devlint.flow.value import DEVICE, TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import short
-from devlint.rules._portability import SPEAKS, SPEAKS_OF_CUDA, Surroundings, is_available_test
+from devlint.rules._portability import SPEAKS, SPEAKS_OF_CUDA, Surroundings, asks_whether_available
 
 #: What raises where there is no such device (torch 2.13 for the CPU); the rest answers 0, or does nothing.
 _RAISE = {
@@ -49,6 +49,8 @@ _SWITCH = re.compile(r"(?:\w+\.)*_?(?:use_?|has_?|with_?|enable_?)?(?:cuda|gpu)(
 _SWITCHED_OFF = re.compile(
     r"(?:\w+\.)*(?:(?:no|disable)_?(?:cuda|gpu)|cpu_only|use_?cpu|only_?cpu|force_?cpu)", re.IGNORECASE
 )
+#: What any of these names.
+_SPEAKS = re.compile(r"cuda|gpu|cpu|device", re.IGNORECASE)
 #: The device that was chosen is the CPU: `device == "cpu"`, `str(self.device) == "cpu"`, `args.device.type != "cuda"`.
 _IS_HOST = re.compile(
     r"""(?:str\()?((?:self\.|args\.|opt\.|cfg\.|config\.)?device)"""
@@ -166,7 +168,7 @@ class UnguardedAcceleratorCall(Rule):
             without: cst.CSTNode | None = branch.orelse
             if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
                 test, without = test.expression, branch.body
-            if without is None or not is_available_test(self.code(test)) or around.is_test:
+            if without is None or around.is_test or not asks_whether_available(self, test):
                 continue
             for node in _run_in(without):
                 code = short(self.code(node))
@@ -199,6 +201,8 @@ class UnguardedAcceleratorCall(Rule):
         test, is_off = branch.test, False
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             test, is_off = test.expression, True
+        if _SPEAKS.search(tree.words(test)) is None:
+            return None
         code = self.code(test)
         if (host := _IS_HOST.fullmatch(code)) is not None:
             flag, is_off = host[1], not is_off

@@ -316,22 +316,36 @@ def _bound_in(frame: Frame, loop: cst.For | cst.While) -> set[str]:
         if type(loop) is cst.For:
             _heads(loop.target, known)
         for node in tree.walk(loop.body):
-            if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.NamedExpr | cst.For | cst.Del):
-                _heads(node.target, known)
-            elif isinstance(node, cst.AsName | cst.NameItem | cst.FunctionDef | cst.ClassDef):
-                _heads(node.name, known)
-            elif isinstance(node, cst.Import | cst.ImportFrom):
-                known.update(alias for alias, _ in imported(node))
-            elif isinstance(node, cst.MatchAs | cst.MatchStar | cst.MatchMapping):
-                name = node.rest if isinstance(node, cst.MatchMapping) else node.name
-                if name is not None:
-                    known.add(name.value)
-            elif type(node) is cst.Call:
+            if type(node) is cst.Call:
                 if type(node.func) is cst.Attribute:
                     _heads(node.func.value, known)
                 for arg in node.args:
                     _heads(arg.value, known)
+            elif type(node) in _BINDING:
+                _note_bound(node, known)
     return known
+
+
+#: Statements and parts of them that bind names. To ask `isinstance` of so many nodes is slow: LibCST's are abstract.
+_BINDING = frozenset(
+    {
+        cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Del, cst.AsName, cst.NameItem,
+        cst.FunctionDef, cst.ClassDef, cst.Import, cst.ImportFrom, cst.MatchAs, cst.MatchStar, cst.MatchMapping,
+    }
+)  # fmt: skip
+
+
+def _note_bound(node: cst.CSTNode, known: set[str]) -> None:
+    if isinstance(node, cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.NamedExpr | cst.For | cst.Del):
+        _heads(node.target, known)
+    elif isinstance(node, cst.AsName | cst.NameItem | cst.FunctionDef | cst.ClassDef):
+        _heads(node.name, known)
+    elif isinstance(node, cst.Import | cst.ImportFrom):
+        known.update(alias for alias, _ in imported(node))
+    elif isinstance(node, cst.MatchAs | cst.MatchStar | cst.MatchMapping):
+        name = node.rest if isinstance(node, cst.MatchMapping) else node.name
+        if name is not None:
+            known.add(name.value)
 
 
 def _heads(target: cst.BaseExpression, into: set[str]) -> None:
@@ -339,12 +353,12 @@ def _heads(target: cst.BaseExpression, into: set[str]) -> None:
     todo: list[cst.BaseExpression] = [target]
     while todo:
         node = todo.pop()
-        if isinstance(node, cst.Attribute | cst.Subscript | cst.StarredElement):
-            todo.append(node.value)
-        elif isinstance(node, cst.Tuple | cst.List):
-            todo += [item.value for item in node.elements]
-        elif isinstance(node, cst.Name):
+        if type(node) is cst.Name:
             into.add(node.value)
+        elif type(node) is cst.Attribute or type(node) is cst.Subscript or type(node) is cst.StarredElement:
+            todo.append(node.value)
+        elif type(node) is cst.Tuple or type(node) is cst.List:
+            todo += [item.value for item in node.elements]
 
 
 def _without(env: Env | None, names: set[str]) -> Env | None:
