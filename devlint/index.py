@@ -157,7 +157,7 @@ class ProjectIndex:
             what, _, name = question.partition(" ")
             if what == "entry":
                 answer = self._entry(path, name)
-            elif what in QUESTIONS or what == "reached":
+            elif what in QUESTIONS or what in ("brought", "reached"):
                 answer = self._mention(path, question)
             elif self._cannot_say(path, what, name):
                 answer = ""
@@ -329,6 +329,8 @@ class ProjectIndex:
             if question.startswith("reached "):
                 _, module, called = question.split(" ")
                 return self._reached[root].by(module, called)
+            if question.startswith("brought "):
+                return self._reached[root].brought(os.path.join(root, question.partition(" ")[2]))
             return self._mentions[root].answer(question)
         raw = self._read(path)
         return "yes" if raw is not None and says(raw, path, question) else ""
@@ -520,6 +522,11 @@ class View:
     def redirects(self) -> bool:
         """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""
         return self.some_file_says(f"redirects {folder_below(self._root, self.path)}") is True
+
+    def is_brought_to_devices(self) -> bool:
+        """Whether the file, or what imports it, directly or in turn, brings anything to a device, for all one knows."""
+        whole = self.index.all_files(self.path)
+        return not whole or self._ask(whole, f"brought {below(self._root, self.path)}") != ""
 
     def is_built_on_host(self, name: str) -> bool:
         """Whether a file of the project builds a class of that name, or calls such a function, with the host."""

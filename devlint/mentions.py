@@ -250,8 +250,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if stem not in raw or _is_file_of(path, names[0]):
         return False  # what a file says of its own definitions is asked of its flow
     if len(names) == 1:
-        return _leads(_imports(stem), raw, module)
-    if name in raw and _names(name, path, raw) and _leads(_imports(stem), raw, module):
+        return _leads(imports_of(stem), raw, module)
+    if name in raw and _names(name, path, raw) and _leads(imports_of(stem), raw, module):
         return not found_in(_defines(name), raw) or _asks_for(name, raw)
     # from nets.masks import *; def causal(x): ...   has its own
     return b"import *" in raw and _leads(_takes_all(stem), raw, module) and not found_in(_defines(name), raw)
@@ -384,7 +384,7 @@ def _silences(name: bytes) -> re.Pattern[bytes]:
 
 
 @lru_cache(maxsize=64)
-def _imports(stem: bytes) -> re.Pattern[bytes]:
+def imports_of(stem: bytes) -> re.Pattern[bytes]:
     """``from a.stem import``, ``import a.stem``, ``from a import b, stem``, and the like in a string."""
     word = rb"\b" + re.escape(stem) + rb"\b"
     return re.compile(

@@ -9,7 +9,7 @@ import os
 import re
 from functools import cached_property
 
-from devlint.mentions import CODE, IMPORT, SETUP_FILES, Mentions, found_in, says, word_of
+from devlint.mentions import CODE, IMPORT, SETUP_FILES, Mentions, found_in, imports_of, says, word_of
 from devlint.testcode import is_test_file
 
 #: What more files than these import, directly or in turn, is taken to be run: each takes a search of all files.
@@ -19,6 +19,58 @@ _IMPORTED = re.compile(rb"\b(?:from|import)\b[^\n(]*(?:\([^)]*\))?(?:\\\n[^\n]*)
 _WORDS = re.compile(rb"\w+")
 #: Reads names of the file that it does not write down.
 _LOOKS_UP = re.compile(rb"\b(?:globals|locals|vars|eval)\(|\bsys\.modules\b")
+
+
+#: What brings things to a device: ``net.cuda()``, ``x.to(args.device)``, ``torch.ones(3, device=self.device)``,
+#: ``Trainer(...)``; not what follows others there, as ``x.to(y.device)`` does.
+_BRINGS = re.compile(
+    rb"""\.cuda\(|["']cuda\b|\b(?:Trainer|Accelerator)\(|\b(?:Distributed)?DataParallel\b|\bset_device\(|"""
+    rb"""\baccelerator=(?!["']cpu)|\bgpus?=(?!False|None|0|-1)|\bset_default_(?:device|tensor_type)\(|\.to\(\s*(?:local_)?rank\b|"""
+    rb"""(?:\.to\(\s*|\bdevice\s*=\s*|\.to\(\s*device\s*=\s*)(?:(?:self|args|opts?|options|cfg|conf|config|hparams|params)\.)*\w*device\b(?![(.])"""
+)
+
+
+def brings_to_devices(raw: bytes) -> bool:
+    """Whether a file's text has something moved to a device, or run on one."""
+    return found_in(_BRINGS, raw)
+
+
+def leads_to(raw: bytes, path: str, target: str) -> bool:
+    """Whether what a file imports by the name of another one is that: ``from .net import Net`` is of its own folder,
+    ``from nets.net import Net`` of one that is called so."""
+    place = target.removesuffix(".py").removesuffix(f"{os.sep}__init__")
+    home, stem = os.path.split(place)
+    folder = os.path.dirname(path)
+    for match in imports_of(stem.encode()).finditer(raw):
+        if match["module"] is not None:
+            named = match["module"].decode()
+        else:
+            line = raw[raw.rfind(b"\n", 0, match.start()) + 1 : match.end()]
+            package = _PACKAGE.match(line)  # from nets import net
+            last = _LAST_NAME.search(match[0])
+            named = last[0].decode() if last is not None else stem
+            if package is not None:
+                inside = package[1].decode()
+                named = f"{inside}{'' if inside.endswith('.') else '.'}{stem}"
+        above = len(named) - len(named.lstrip("."))
+        parts = [part for part in named.split(".") if part]
+        if above:
+            start = folder
+            for _ in range(above - 1):
+                start = os.path.dirname(start)
+            if os.path.join(start, *parts) == place:
+                return True
+        elif len(parts) > 1:
+            if f"{os.sep}{os.path.join(*parts)}" == place[-len(named) - 1 :]:
+                return True
+        elif folder == home or folder.startswith(f"{home}{os.sep}"):
+            return True
+    return False
+
+
+#: ``nets`` of ``from nets import net``, and ``nets.net`` of ``import nets.net`` and of ``"nets.net``
+_PACKAGE = re.compile(rb"[\s\"']*from\s+([\w.]+)\s+import\b")
+_LAST_NAME = re.compile(rb"[\w.]+$")
 
 
 class Reached:
@@ -40,6 +92,28 @@ class Reached:
                         return path
                 elif self._is_reached(path):
                     return path
+        return ""
+
+    def brought(self, path: str) -> str:
+        """The first file that brings things to a device, of a file and those that import it, directly or in turn.
+
+        Nothing if none does; the file itself if too many import it to tell.
+        """
+        around = [path]
+        for each in around:
+            if brings_to_devices(self._mentions.content(each)):
+                return each
+            if len(around) > _MOST_IMPORTERS:
+                return path
+            module = self._mentions.module(each)
+            around += [
+                other
+                for other in self._mentions.files
+                if other.endswith(CODE)
+                and other not in around
+                and self._brings(other, module)
+                and leads_to(self._mentions.content(other), other, each)
+            ]
         return ""
 
     def _only_hands_on(self, path: str, name: str) -> bool:

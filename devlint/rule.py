@@ -38,6 +38,7 @@ class Rule:
     or ``check(self)`` to go through facts the flow has collected for the whole file.
     ``assumes_host_default`` where it takes it that what names no device is made on the host, and
     ``raises`` where the fault ends a run on a device: a test that stands does not have it, or never runs there.
+    ``needs_device`` where it speaks of nothing but what is brought to a device: what imports a file has to do that.
     A rule keeps no state between nodes: whatever it needs to know, it asks ``self.flow``.
     """
 
@@ -45,6 +46,7 @@ class Rule:
     fixable: ClassVar[str] = "never"
     assumes_host_default: ClassVar[bool] = False
     raises: ClassVar[bool] = False
+    needs_device: ClassVar[bool] = False
     name: ClassVar[str]
     hooks: ClassVar[tuple[tuple[str, str], ...]] = ()
 
@@ -101,14 +103,18 @@ class Rule:
 
     def _is_doubtful_here(self, node: cst.CSTNode, *, silent: bool) -> bool:
         """Whether the place of a file, or what the rest of the project says, makes a finding tentative."""
+        from devlint.broken import fails_before
         from devlint.generated import is_generated
+        from devlint.reach import brings_to_devices
         from devlint.unused import is_unused
 
-        if (self.raises and not silent and self.in_tests) or is_generated(self.source):
+        if (self.raises and not silent and self.in_tests) or is_generated(self.source) or fails_before(self.flow, node):
             return True
         if self.flow.project is None:
             return False
         if self.assumes_host_default and self.flow.project.redirects():
+            return True
+        if self.needs_device and not (brings_to_devices(self.source.raw) or self.flow.project.is_brought_to_devices()):
             return True
         return is_unused(self.flow, node)
 

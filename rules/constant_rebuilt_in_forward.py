@@ -88,6 +88,7 @@ class ConstantRebuiltInForward(Rule):
     """
 
     group = "performance"
+    assumes_host_default = True
 
     def check(self) -> None:
         found = []

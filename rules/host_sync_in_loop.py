@@ -340,13 +340,14 @@ class HostSyncInLoop(Rule):
         )
 
     def _scales_gradients(self, loop: Loop) -> bool:
-        """`if args.fp16: scaler.step(optimizer)`: a scaler waits whenever it steps, every so many batches, too."""
+        """`if args.fp16: scaler.step(optimizer)`: a scaler waits whenever it steps, every so many batches, too.
+
+        So does apex: `with amp.scale_loss(loss, optimizer) as scaled: scaled.backward()`.
+        """
+        calls = [n for n in tree.walk(loop.node.body) if type(n) is cst.Call and type(n.func) is cst.Attribute]
         return any(
-            isinstance(n, cst.Call)
-            and isinstance(n.func, cst.Attribute)
-            and n.func.attr.value == "step"
-            and "scaler" in dotted(n.func.value).lower()
-            for n in tree.walk(loop.node.body)
+            called_name(n) == "scale_loss" or (called_name(n) == "step" and "scaler" in dotted(n.func).lower())
+            for n in calls
         )
 
     def _compares_others(self, loop: Loop, end: int) -> bool:

@@ -258,8 +258,14 @@ class InvalidDeviceArgument(Rule):
                 tentative=self.flow.default_type_set
                 or self._is_for_batches(node)
                 or self._is_host_by_default(node, value)
+                or self._is_of_data(node, value)
                 or is_copied(self, node),
             )
+
+    def _is_of_data(self, node: cst.Call, device: Value) -> bool:
+        """``def mask(batch): return torch.Tensor(rows, device=batch["x"].device)``: data is prepared on the host."""
+        function, row = self.flow.function(node), _OF_ROW.fullmatch(device.place.name)
+        return function is not None and function.cls is None and row is not None and row[1] in function.param_names
 
     def _is_host_by_default(self, node: cst.Call, device: Value) -> bool:
         """``def turn(x, device=torch.device("cpu")): ...``: whether anybody gives another one, nobody knows."""
@@ -469,6 +475,10 @@ def _outwards(function: Function) -> Iterator[Function]:
     while around is not None:
         yield around
         around = around.outer
+
+
+#: ``batch["x"].device``
+_OF_ROW = re.compile(r"(\w+)\[[^\]]*\]\.device")
 
 
 def takes_no_device(name: str) -> bool:

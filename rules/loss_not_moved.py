@@ -5,6 +5,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
+from devlint.flow.names import dotted, only_target
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._moves import short
@@ -70,6 +71,7 @@ class LossNotMoved(Rule):
     fixable = "sometimes"
     assumes_host_default = True
     raises = True
+    needs_device = True
 
     def check(self) -> None:
         reported: set[cst.CSTNode] = set()
@@ -82,9 +84,18 @@ class LossNotMoved(Rule):
             name = self.flow.name_of(made)
             fact = table.MODULES.get(name)
             is_loss = fact is not None and fact.kind == "loss"
-            if is_loss or name.startswith("torchmetrics."):
+            if (is_loss or name.startswith("torchmetrics.")) and not self._is_kept_elsewhere(made):
                 reported.add(made)
                 self._report(made, meeting, "weight" if is_loss else "state")
+
+    def _is_kept_elsewhere(self, made: cst.Call) -> bool:
+        """``accuracy = Accuracy(); model.metric = accuracy; model.to(device)``: it moves with what it is a part of."""
+        name = dotted(only_target(self.enclosing(made, cst.BaseSmallStatement) or made))
+        return bool(name) and any(
+            dotted(assign.value) == name and isinstance(target.target, cst.Attribute)
+            for assign in self.source.nodes_of(cst.Assign)
+            for target in assign.targets
+        )
 
     def _report(self, made: cst.Call, meeting: Meeting, what: str) -> None:
         name, there = short(self.code(meeting.host_node)).removesuffix(".update"), short(self.code(meeting.there_node))

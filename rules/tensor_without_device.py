@@ -141,6 +141,7 @@ class TensorWithoutDevice(Rule):
     group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
+    needs_device = True
     raises = True
 
     def check(self) -> None:

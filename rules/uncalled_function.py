@@ -186,7 +186,7 @@ class UncalledFunction(Rule):
             self._guards_nothing(node) if use == TRUE else use == UNEQUAL and self._guards_indexed(node)
         )
         if use == TRUE and name.endswith(".is_available"):
-            idle = idle or self._is_implied(node) or self._only_raises(node)
+            idle = idle or self._is_implied(node) or self._only_raises(node) or self._guards_idle(node)
         held_back = idle or is_copied(self, node)
         return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=held_back)
 

@@ -482,8 +482,9 @@ def test_an_object_that_somebody_builds_with_the_host_may_work_there(
     ("said", "others", "rules"),
     [
         ("", {}, []),
-        ("  # on the device", {}, ["tensor-without-device"]),
-        ("", {"train.py": "from shown import Net, Other\n"}, ["tensor-without-device"]),
+        ("  # on the device", {}, []),
+        ("", {"train.py": "from shown import Net, Other\nprint(Net())\n"}, []),
+        ("", {"train.py": "from shown import Net, Other\nNet().cuda()\n"}, ["tensor-without-device"]),
         ("", {"README.md": "Run shown.py, which is shown in full.\n"}, []),
     ],
 )

@@ -1,0 +1,121 @@
+"""Whether code fails, on any device, before it gets to where a finding is: what is said of it matters to nobody.
+
+Two things that published code does more often than one would think: it reads an attribute whose only assignment is
+commented out, and a name that nothing in its file binds.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow.names import dotted
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
+from devlint.flow.steps import is_under_test, runs_each_time
+
+if TYPE_CHECKING:
+    from devlint.flow import Flow
+    from devlint.source import Source
+
+#: Puts names where nobody sees them.
+_BY_TEXT = re.compile(r"\bimport\s+\*|\bglobals\(\)|\bexec\(|\bget_ipython\(|\bbuiltins\.")
+_KNOWN = frozenset(dir(builtins)) | {"__file__", "__path__", "__class__", "__version__", "reveal_type"}
+
+
+def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether a function always fails before it gets to a node of it, or the constructor of its class always does."""
+    function = flow.function(node)
+    if function is None:
+        return False
+    order = flow.source.comes_before
+    if any(order(each, node) for each in _failing(flow, function)):
+        return True
+    cls = function.cls
+    return cls is not None and function.role != CONSTRUCTOR and _cannot_be_built(flow, cls)
+
+
+def _cannot_be_built(flow: Flow, cls: Class) -> bool:
+    constructor = cls.methods.get("__init__")
+    if constructor is None:
+        return False
+    asked = [constructor]
+    for call in tree.walk(constructor.node.body):
+        if type(call) is cst.Call and dotted(call.func).startswith("self.") and runs_each_time(flow, constructor, call):
+            method = cls.methods.get(dotted(call.func)[5:])
+            if method is not None and method not in asked:
+                asked.append(method)
+    return any(True for method in asked for _ in _failing(flow, method))
+
+
+def _failing(flow: Flow, function: Function) -> Iterator[cst.CSTNode]:
+    """What a function reads whenever it runs, and nothing sets or binds."""
+    source, cls = flow.source, function.cls
+    for node in tree.walk(function.node.body):
+        if type(node) is cst.Attribute:
+            missing = cls is not None and _is_commented_out(flow, cls, node)
+        else:
+            missing = type(node) is cst.Name and _is_unbound(source, node)
+        if missing and runs_each_time(flow, function, node) and not is_under_test(flow, function, node):
+            yield node
+
+
+def _is_commented_out(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
+    """``self.head(x)``, where the file has ``# self.head = nn.Linear(8, 2)`` and nothing else sets or names it."""
+    if type(node.value) is not cst.Name or node.value.value != "self" or not _is_loaded(flow.source, node):
+        return False
+    name, text = node.attr.value, flow.source.text
+    if re.search(rf"^[ \t]*#[ \t#]*self\.{name}[ \t]*=[^=]", text, re.MULTILINE) is None:
+        return False
+    # net.head = nn.Linear(8, 2); setattr(net, "head", layer); def head(self): ...
+    if re.search(
+        rf"^[^#\n]*(?:\b{name}\b[^\n=(]*=(?!=)|\b(?:def|class) +{name}\b|[\"']{name}[\"'])", text, re.MULTILINE
+    ):
+        return False
+    return not any(name in owner.methods or name in owner.stores for owner in cls.lineage)
+
+
+def _is_unbound(source: Source, node: cst.Name) -> bool:
+    """Whether a name is read that nothing in the file binds, wherever that is, and Python does not know."""
+    parent = source.parents.get(node)
+    if node.value in _KNOWN or isinstance(parent, cst.Param | cst.NameItem):
+        return False
+    if isinstance(parent, cst.Attribute | cst.Arg | cst.NamedExpr) and parent.value is not node:
+        return False
+    while isinstance(parent, cst.Attribute):
+        parent = source.parents.get(parent)
+    if isinstance(parent, cst.Import | cst.ImportFrom | cst.ImportAlias | cst.Annotation):
+        return False  # from nets.left import Net
+    known = _names_bound(source.text)
+    return known is not None and node.value not in known
+
+
+@lru_cache(maxsize=1)
+def _names_bound(text: str) -> frozenset[str] | None:
+    """The names that some scope of a file binds; nothing where names may come by other ways."""
+    import symtable
+
+    if _BY_TEXT.search(text):
+        return None
+    try:
+        todo = [symtable.symtable(text, "", "exec")]
+    except (SyntaxError, ValueError, RecursionError):
+        return None  # what LibCST reads, and this Python does not
+    found: set[str] = set()
+    for table in todo:
+        todo += table.get_children()
+        found.update(
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_assigned() or symbol.is_imported() or symbol.is_parameter() or symbol.is_namespace()
+        )
+    return frozenset(found)
+
+
+def _is_loaded(source: Source, node: cst.CSTNode) -> bool:
+    return not isinstance(source.parents.get(node), cst.AssignTarget | cst.AugAssign | cst.AnnAssign | cst.Del)
