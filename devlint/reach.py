@@ -25,8 +25,10 @@ _LOOKS_UP = re.compile(rb"\b(?:globals|locals|vars|eval)\(|\bsys\.modules\b")
 #: ``Trainer(...)``; not what follows others there, as ``x.to(y.device)`` does.
 _BRINGS = re.compile(
     rb"""\.cuda\(|["']cuda\b|\b(?:Trainer|Accelerator)\(|\b(?:Distributed)?DataParallel\b|\bset_device\(|"""
-    rb"""\baccelerator=(?!["']cpu)|\bgpus?=(?!False|None|0|-1)|\bset_default_(?:device|tensor_type)\(|\.to\(\s*(?:local_)?rank\b|"""
-    rb"""(?:\.to\(\s*|\bdevice\s*=\s*|\.to\(\s*device\s*=\s*)(?:(?:self|args|opts?|options|cfg|conf|config|hparams|params)\.)*\w*device\b(?![(.])"""
+    rb"""\baccelerator=(?!["']cpu)|\bgpus?=(?!False|None|0|-1)|\bset_default_(?:device|tensor_type)\(|"""
+    rb"""\.to\(\s*(?:local_)?rank\b|"""
+    rb"""(?:\.to\(\s*(?:device\s*=\s*)?|\btorch\.\w+\((?:[^()]|\([^()]*\)){0,200}?\bdevice\s*=\s*)"""
+    rb"""(?:(?:self|args|opts?|options|cfg|conf|config|hparams|params)\.)*\w*device\b(?![(.])"""
 )
 
 
