@@ -108,7 +108,9 @@ class TensorWithoutDevice(Rule):
     device somewhere in the project (`Rope("cpu", config)`), in tests that do not move what they run, below a flag of
     the function or the constructor that is off by default, or an attribute that is off from the start and never set
     again (`False`, `0`, `None`), in programs for processors that a model is compiled for (`import poptorch`), in
-    scripts that nobody imports and that say no word of devices, and where the device is an argument (`device=None`)
+    scripts that nobody imports and that say no word of devices, where no file that imports this one, directly or in
+    turn, brings anything to a device (of 32 findings that readers looked at, this held back 14 of 17 that were
+    arguable, and none of 11 that were true), and where the device is an argument (`device=None`)
     that no call in the file gives. So is what processes gather with accelerate, which does nothing where there is one.
     So is, in files about models, or what is used as a tensor where nothing has to do with numpy, what meets something
     that a function was handed though nothing in the file has to do with devices, or with what something unknown makes

@@ -822,3 +822,90 @@ def test_a_package_gives_its_modules_and_what_is_compiled_in_it(tmp_path: Path) 
     assert found(tmp_path, "train.py") == ["redundant-move"]
     write(tmp_path, **{"train.py": script.replace("kernels", "gone")})
     assert found(tmp_path, "train.py") == []
+
+
+MEETS = "        return x + torch.ones(3)\n"
+LAYER = f"import torch\nfrom torch import nn\n\n\nclass Shift(nn.Module):\n    def forward(self, x):\n{MEETS}"
+
+
+@pytest.mark.parametrize(
+    ("others", "rules"),
+    [
+        ({"train.py": "from pkg.layer import Shift\n\nprint(Shift())\n"}, []),
+        ({"train.py": "from pkg.layer import Shift\n\nShift().cuda()\n"}, ["tensor-without-device"]),
+        ({"train.py": "from pkg.layer import Shift\n\nShift().to(args.device)\n"}, ["tensor-without-device"]),
+        ({"train.py": "from pkg.layer import Shift\n\n# Shift().cuda()\nprint(Shift())\n"}, []),
+        ({"train.py": "from pkg.layer import Shift\n\nprint(Shift()(x.to(y.device)))\n"}, []),
+        ({"train.ipynb": '{"source": ["from pkg.layer import Shift\\n", "Shift().cuda()"]}'}, ["tensor-without-device"]),
+        # by way of what imports it
+        (
+            {"pkg/net.py": "from .layer import Shift\n\nnet = Shift()\n", "train.py": "import pkg.net\n\nf(gpus=2)\n"},
+            ["tensor-without-device"],
+        ),
+        # of another file that is called so, or of another package
+        ({"other/layer.py": "", "other/run.py": "from .layer import Shift\n\nShift().cuda()\n"}, []),
+        ({"other/run.py": "from outside.layer import Shift\n\nShift().cuda()\n"}, []),
+        # nothing imports it where it is moved
+        ({"use.py": "from pkg.layer import Shift\n\nprint(Shift())\n", "train.py": "net.cuda()\n"}, []),
+    ],
+)
+def test_what_no_file_that_imports_it_brings_to_a_device_stays_on_the_host(
+    tmp_path: Path, others: dict[str, str], rules: list[str]
+) -> None:
+    write(tmp_path, **{"pkg/__init__.py": "", "pkg/layer.py": LAYER, "pkg/README.md": "`Shift`\n", **others})
+    assert found(tmp_path, "pkg/layer.py") == rules
+
+
+def test_a_cached_answer_does_not_outlive_what_brought_code_to_a_device(tmp_path: Path) -> None:
+    use = "from pkg.layer import Shift\n\nShift()"
+    write(tmp_path, **{"pkg/__init__.py": "", "pkg/layer.py": LAYER, "use.py": f"{use}.cuda()\n"})
+    assert found(tmp_path, "pkg/layer.py", cache=True) == ["tensor-without-device"]
+    write(tmp_path, **{"use.py": f"{use}.eval()\n"})
+    assert found(tmp_path, "pkg/layer.py", cache=True) == []
+
+
+FAILS = (
+    "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, width, wide=False):\n"
+    "        super().__init__()\n        self.cells = 3\n{set_up}\n\n"
+    "    def build(self):\n{build}\n\n    def forward(self, x):\n{first}\n        return x + torch.ones(3)\n\n\nNet(3).cuda()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "rules"),
+    [
+        ({}, ["tensor-without-device"]),
+        # the only assignment is commented out
+        ({"set_up": "        # self.head = nn.Linear(3, 2)", "first": "        x = self.head(x)"}, []),
+        ({"set_up": "        #self.depth = 3\n        self.rows = [0] * self.depth"}, []),
+        ({"set_up": "        # self.depth = 3\n        self.build()", "build": "        print(self.depth)"}, []),
+        # nothing binds the name
+        ({"first": "        x = functional.relu(x)"}, []),
+        ({"set_up": "        self.encoder = Encoder(3)"}, []),
+        # what is set after all, and what may be
+        (
+            {"set_up": "        # self.head = nn.Linear(3, 2)\n        self.head = None", "first": "        self.head"},
+            ["tensor-without-device"],
+        ),
+        (
+            {"set_up": "        # self.head = None\n        setattr(self, 'head', None)", "first": "        self.head"},
+            ["tensor-without-device"],
+        ),
+        # few runs get there, or they get there later
+        (
+            {"set_up": "        # self.head = nn.Linear(3, 2)", "first": "        if self.cells > 3:\n            self.head"},
+            ["tensor-without-device"],
+        ),
+        ({"set_up": "        if wide:\n            self.encoder = Encoder(3)"}, ["tensor-without-device"]),
+        ({"build": "        return Encoder(3)"}, ["tensor-without-device"]),
+        # names that are bound in other ways
+        ({"first": "        from torch.nn import functional as F, init\n        F.relu(x), init"}, ["tensor-without-device"]),
+        ({"first": "        [y for y in x], (lambda z: z), __file__, self.cells"}, ["tensor-without-device"]),
+    ],
+)
+def test_code_that_fails_on_any_device_before_it_gets_there_matters_to_nobody(
+    tmp_path: Path, changed: dict[str, str], rules: list[str]
+) -> None:
+    parts = {"set_up": "        pass", "build": "        pass", "first": "        pass", **changed}
+    write(tmp_path, **{"net.py": FAILS.format(**parts)})
+    assert found(tmp_path, "net.py") == rules
