@@ -181,7 +181,7 @@ class DiscardedMove(Rule):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
         if is_copied(self, call) and not self._is_made_here(call, move):
             return False
-        reads = self._other_reads(call, receiver)
+        reads = [read for read in self._other_reads(call, receiver) if not self._is_ignored(read)]
         if any(self._is_of_ctc(read) for read in reads):
             return False
         if not self._is_elsewhere(call, move) and not any(self._meets_there(read) for read in reads):
@@ -206,6 +206,17 @@ class DiscardedMove(Rule):
         arg = self.parent(read)
         call = self.parent(arg) if isinstance(arg, cst.Arg) else None
         return call if isinstance(call, cst.Call) else None
+
+    def _is_ignored(self, read: cst.BaseExpression) -> bool:
+        """``rows.to(device); turn(q, rows)``, where ``def turn(q, rows=None): return -q`` reads no rows."""
+        arg, call = self.parent(read), self._call_of(read)
+        called = self.flow.scope.function_names.get(dotted(call.func)) if call is not None else None
+        if call is None or called is None or not isinstance(arg, cst.Arg) or any(each.star for each in call.args):
+            return False
+        at = next(i for i, each in enumerate(call.args) if each is arg)
+        names = [param.name.value for param in called.params]
+        name = arg.keyword.value if arg.keyword is not None else names[at] if at < len(names) else ""
+        return name in names and not tree.named(called.node.body, name)
 
     def _is_of_ctc(self, read: cst.BaseExpression) -> bool:
         """``F.ctc_loss(scores, labels, ...)`` takes its targets from the host, too."""
