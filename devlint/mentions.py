@@ -284,7 +284,7 @@ def found_in(pattern: re.Pattern[bytes], raw: bytes) -> bool:
 def _names(name: bytes, path: str, raw: bytes) -> bool:
     """Whether a file names something, and is no script or test that only imports it."""
     word = word_of(name)
-    if not found_in(word, raw):
+    if not found_in(word, raw) or found_in(_renames(name), raw):
         return False
     # what tests share (`from .rigs import small` in conftest.py) is for others to ask for
     only_runs = _SCRIPT.search(raw) is not None or (is_test_file(path) and not path.endswith(_SHARED))
@@ -350,6 +350,13 @@ def _is_decided(raw: bytes, found: re.Match[bytes], about: re.Pattern[bytes] | N
 def word_of(name: bytes) -> re.Pattern[bytes]:
     """The name, but not where it is defined."""
     return re.compile(rb"(?<!\bdef )(?<!\bclass )\b" + re.escape(name) + rb"\b")
+
+
+@lru_cache(maxsize=64)
+def _renames(name: bytes) -> re.Pattern[bytes]:
+    """``from nets.codes import Codes2 as Codes``: another one has the name there."""
+    other = rb"(?!" + re.escape(name) + rb"\b)\w+"
+    return re.compile(rb"\bimport\b[^\n#]*\b" + other + rb"[ \t]+as[ \t]+" + re.escape(name) + rb"\b")
 
 
 @lru_cache(maxsize=64)

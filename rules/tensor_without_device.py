@@ -102,22 +102,21 @@ class TensorWithoutDevice(Rule):
     as they are: not a module of unknown make, nor the mask of `nn.TransformerEncoder`, which drops a causal one.
 
     The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises
-    anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for it
-    may read it on the host. So is what a method that no step calls puts in the place of a buffer, since the module may
-    be moved afterwards; and what is found in files that export models, where an object is built with the host for its
-    device somewhere in the project (`Rope("cpu", config)`), in tests that do not move what they run, below a flag of
-    the function or the constructor that is off by default, or an attribute that is off from the start and never set
-    again (`False`, `0`, `None`), in programs for processors that a model is compiled for (`import poptorch`), in
+    anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for
+    it may read it on the host. So is what a method that no step calls puts in the place of a buffer, since the module
+    may be moved afterwards; and what is found in files that export models, where an object is built with the host for
+    its device somewhere in the project (`Rope("cpu", config)`), in tests that do not move what they run, below a flag
+    of the function or the constructor that is off by default, or an attribute that is off from the start and never
+    set again (`False`, `0`, `None`), in programs for processors that a model is compiled for (`import poptorch`), in
     scripts that nobody imports and that say no word of devices, where no file that imports this one, directly or in
     turn, brings anything to a device (of 32 findings that readers looked at, this held back 14 of 17 that were
-    arguable, and none of 11 that were true), and where the device is an argument (`device=None`)
-    that no call in the file gives. So is what processes gather with accelerate, which does nothing where there is one.
-    So is, in files about models, or what is used as a tensor where nothing has to do with numpy, what meets something
-    that a function was handed though nothing in the file has to do with devices, or with what something unknown makes
-    of that (`x = pad(x)`), what a helper that takes no tensors makes, what a method makes that tries its module out (it
-    gives nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that
-    (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives
-    (`action = self.policy(x)`).
+    arguable, and none of 11 that were true), and where the device is an argument (`device=None`) that no call in the
+    file gives. So is what processes gather with accelerate, which does nothing where there is one. So is, in files
+    about models, or what is used as a tensor where nothing has to do with numpy, what meets something that a function
+    was handed though nothing in the file has to do with devices, or with what something unknown makes of that (`x =
+    pad(x)`), what a helper that takes no tensors makes, what a method makes that tries its module out (it gives
+    nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that (`rows +
+    torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
     None of these is told where the function moves anything. Nor is it sure what stands close by something on a device:
     beside others that are made there in one call or literal, for which it stands in another branch or method, that is
     handed to a model with it, joined with it through a list, or returned with it; a line between two such; what meets

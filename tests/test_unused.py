@@ -836,7 +836,10 @@ LAYER = f"import torch\nfrom torch import nn\n\n\nclass Shift(nn.Module):\n    d
         ({"train.py": "from pkg.layer import Shift\n\nShift().to(args.device)\n"}, ["tensor-without-device"]),
         ({"train.py": "from pkg.layer import Shift\n\n# Shift().cuda()\nprint(Shift())\n"}, []),
         ({"train.py": "from pkg.layer import Shift\n\nprint(Shift()(x.to(y.device)))\n"}, []),
-        ({"train.ipynb": '{"source": ["from pkg.layer import Shift\\n", "Shift().cuda()"]}'}, ["tensor-without-device"]),
+        (
+            {"train.ipynb": '{"source": ["from pkg.layer import Shift\\n", "Shift().cuda()"]}'},
+            ["tensor-without-device"],
+        ),
         # by way of what imports it
         (
             {"pkg/net.py": "from .layer import Shift\n\nnet = Shift()\n", "train.py": "import pkg.net\n\nf(gpus=2)\n"},
@@ -867,7 +870,8 @@ def test_a_cached_answer_does_not_outlive_what_brought_code_to_a_device(tmp_path
 FAILS = (
     "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def __init__(self, width, wide=False):\n"
     "        super().__init__()\n        self.cells = 3\n{set_up}\n\n"
-    "    def build(self):\n{build}\n\n    def forward(self, x):\n{first}\n        return x + torch.ones(3)\n\n\nNet(3).cuda()\n"
+    "    def build(self):\n{build}\n\n    def forward(self, x):\n{first}\n        return x + torch.ones(3)\n\n\n"
+    "Net(3).cuda()\n"
 )
 
 
@@ -893,13 +897,19 @@ FAILS = (
         ),
         # few runs get there, or they get there later
         (
-            {"set_up": "        # self.head = nn.Linear(3, 2)", "first": "        if self.cells > 3:\n            self.head"},
+            {
+                "set_up": "        # self.head = nn.Linear(3, 2)",
+                "first": "        if self.cells > 3:\n            self.head",
+            },
             ["tensor-without-device"],
         ),
         ({"set_up": "        if wide:\n            self.encoder = Encoder(3)"}, ["tensor-without-device"]),
         ({"build": "        return Encoder(3)"}, ["tensor-without-device"]),
         # names that are bound in other ways
-        ({"first": "        from torch.nn import functional as F, init\n        F.relu(x), init"}, ["tensor-without-device"]),
+        (
+            {"first": "        from torch.nn import functional as F, init\n        F.relu(x), init"},
+            ["tensor-without-device"],
+        ),
         ({"first": "        [y for y in x], (lambda z: z), __file__, self.cells"}, ["tensor-without-device"]),
     ],
 )
@@ -909,3 +919,20 @@ def test_code_that_fails_on_any_device_before_it_gets_there_matters_to_nobody(
     parts = {"set_up": "        pass", "build": "        pass", "first": "        pass", **changed}
     write(tmp_path, **{"net.py": FAILS.format(**parts)})
     assert found(tmp_path, "net.py") == rules
+
+
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("from pkg.model import Causal", ["create-then-move"]),
+        ("from pkg.model import Causal as Causal", ["create-then-move"]),
+        ("from pkg.model import Causal as Masked", ["create-then-move"]),
+        ("from pkg.model import Masked as Causal", []),
+        ("from pkg.model import Other, Masked as Causal", []),
+        ("from pkg.model import Other, Masked as Causal  # not Causal", []),
+    ],
+)
+def test_a_name_that_another_one_is_imported_by_names_that_one(tmp_path: Path, line: str, rules: list[str]) -> None:
+    model = MODEL + "\n\nclass Masked(nn.Linear): ...\n\n\nclass Other(nn.Linear): ...\n"
+    train = f"{line}\n\nnet = Causal() if isinstance(x, Causal) else Masked()\n"
+    assert project(tmp_path, model, **{"train.py": train}) == rules
