@@ -1,7 +1,7 @@
 """Whether code fails, on any device, before it gets to where a finding is: what is said of it matters to nobody.
 
-Two things that published code does more often than one would think: it reads an attribute whose only assignment is
-commented out, and a name that nothing in its file binds.
+What published code does more often than one would think: it reads an attribute whose only assignment is commented out,
+or a name that nothing in its file binds, or it asks whether a device equals a string.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from devlint import tree
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.steps import is_under_test, runs_each_time
+from devlint.flow.value import TENSOR
 
 if TYPE_CHECKING:
     from devlint.flow import Flow
@@ -33,11 +34,32 @@ def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
     function = flow.function(node)
     if function is None:
         return False
+    if _never_holds(flow, node):
+        return True
     order = flow.source.comes_before
     if any(order(each, node) for each in _failing(flow, function)):
         return True
     cls = function.cls
     return cls is not None and function.role != CONSTRUCTOR and _cannot_be_built(flow, cls)
+
+
+def _never_holds(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether a node stands under ``if x.device == "cpu":``, which is never so: a ``torch.device`` equals no string."""
+    parents = flow.source.parents
+    inner, around = node, parents.get(node)
+    while around is not None and not isinstance(around, cst.FunctionDef | cst.ClassDef | cst.Module):
+        if type(around) is cst.If and inner is around.body and type(around.test) is cst.Comparison:
+            asked, other = around.test.left, around.test.comparisons[0]
+            if (
+                type(asked) is cst.Attribute
+                and asked.attr.value == "device"
+                and type(other.operator) is cst.Equal
+                and type(other.comparator) is cst.SimpleString
+                and flow.value(asked.value).kind == TENSOR
+            ):
+                return True
+        inner, around = around, parents.get(around)
+    return False
 
 
 def _cannot_be_built(flow: Flow, cls: Class) -> bool:

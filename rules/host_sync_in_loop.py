@@ -12,7 +12,7 @@ from devlint.finding import Edit, Fix, Note
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted, target_names
-from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
+from devlint.flow.value import DATA, LIST, TENSOR, UNKNOWN_KIND, Value
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
@@ -479,6 +479,11 @@ class HostSyncInLoop(Rule):
 
     def _call_waits(self, call: cst.Call) -> bool:
         name = called_name(call)
+        if self.flow.name_of(call) in ("torch.tensor", "torch.as_tensor") and call.args:
+            # losses = [torch.zeros_like(loss) for _ in ranks]; torch.tensor(losses)   reads one after the other
+            given = self.flow.value(call.args[0].value)
+            each = given.items if given.kind == LIST else None
+            return isinstance(each, Value) and each.kind == TENSOR and not each.place.is_host
         if name == "step":
             # scaler.step(optimizer) reads whether a gradient overflowed; LBFGS reads the loss of its closure
             return bool(call.args)

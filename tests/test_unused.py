@@ -895,6 +895,9 @@ FAILS = (
             {"set_up": "        # self.head = None\n        setattr(self, 'head', None)", "first": "        self.head"},
             ["tensor-without-device"],
         ),
+        # a device is no string
+        ({"first": "        if x.device == 'cpu':\n            return x * torch.ones(4)"}, ["tensor-without-device"]),
+        ({"first": "        if x.dtype == 'cpu':\n            return x * torch.ones(4)"}, ["tensor-without-device"] * 2),
         # few runs get there, or they get there later
         (
             {
