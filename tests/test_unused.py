@@ -897,7 +897,7 @@ FAILS = (
         ),
         # a device is no string
         ({"first": "        if x.device == 'cpu':\n            return x * torch.ones(4)"}, ["tensor-without-device"]),
-        ({"first": "        if x.dtype == 'cpu':\n            return x * torch.ones(4)"}, ["tensor-without-device"] * 2),
+        ({"first": "        if x.dtype == 'a':\n            return x * torch.ones(4)"}, ["tensor-without-device"] * 2),
         # few runs get there, or they get there later
         (
             {

@@ -56,7 +56,8 @@ The forty-eighth, the forty-ninth and the fiftieth, of 224, 85 and 73 more, are 
 programs of laboratories that others use. What the forty-eighth showed was mended before the forty-ninth was drawn (of
 `tensor-without-device`, 14 of 18 findings that were not true stood where no file that imports the code brings anything
 to a device), and what these two showed after the fiftieth was; `host-sync-in-forward` waits in the nursery since. Two
-readers read all findings of the rules of `correctness`; where they differed, the stricter one counts.
+readers read all findings of the rules of `correctness`; where they differed, the stricter one counts. ``density.csv``
+says how many findings these repositories had as they were drawn.
 
 ``new-rules.csv`` holds what a reader said of all findings of the first two of these three, of a first form of
 `unused-move`, of `device-compared-to-string`, `visible-devices-set-late` and `zero-device-count` in the repositories of
