@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 #: Puts names where nobody sees them.
 _BY_TEXT = re.compile(r"\bimport\s+\*|\bglobals\(\)|\bexec\(|\bget_ipython\(|\bbuiltins\.")
-_KNOWN = frozenset(dir(builtins)) | {"__file__", "__path__", "__class__", "__version__", "reveal_type"}
+_KNOWN = frozenset(dir(builtins)) | frozenset(
+    "__annotations__ __builtins__ __class__ __file__ __module__ __path__ __qualname__ __version__ display exit quit "
+    "reveal_type".split()
+)
 
 
 def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
@@ -83,8 +86,20 @@ def _failing(flow: Flow, function: Function) -> Iterator[cst.CSTNode]:
             missing = cls is not None and _is_commented_out(flow, cls, node)
         else:
             missing = type(node) is cst.Name and _is_unbound(source, node)
-        if missing and runs_each_time(flow, function, node) and not is_under_test(flow, function, node):
+        if not missing or not runs_each_time(flow, function, node) or is_under_test(flow, function, node):
+            continue
+        if not any(
+            isinstance(each, cst.Try | cst.TryStar | cst.Annotation) for each in _around(source, function, node)
+        ):
             yield node
+
+
+def _around(source: Source, function: Function, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What a node of a function stands in: ``try: profile``, ``rows: Rows = []``"""
+    current = source.parents[node]
+    while current is not function.node:
+        yield current
+        current = source.parents[current]
 
 
 def _is_commented_out(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
@@ -92,7 +107,7 @@ def _is_commented_out(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
     if type(node.value) is not cst.Name or node.value.value != "self" or not _is_loaded(flow.source, node):
         return False
     name, text = node.attr.value, flow.source.text
-    if re.search(rf"^[ \t]*#[ \t#]*self\.{name}[ \t]*=[^=]", text, re.MULTILINE) is None:
+    if name not in _stores_commented_out(text):
         return False
     # net.head = nn.Linear(8, 2); setattr(net, "head", layer); def head(self): ...
     if re.search(
@@ -100,6 +115,11 @@ def _is_commented_out(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
     ):
         return False
     return not any(name in owner.methods or name in owner.stores for owner in cls.lineage)
+
+
+@lru_cache(maxsize=1)
+def _stores_commented_out(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"^[ \t]*#[ \t#]*self\.(\w+)[ \t]*=(?!=)", text, re.MULTILINE))
 
 
 def _is_unbound(source: Source, node: cst.Name) -> bool:
@@ -111,7 +131,7 @@ def _is_unbound(source: Source, node: cst.Name) -> bool:
         return False
     while isinstance(parent, cst.Attribute):
         parent = source.parents.get(parent)
-    if isinstance(parent, cst.Import | cst.ImportFrom | cst.ImportAlias | cst.Annotation):
+    if isinstance(parent, cst.Import | cst.ImportFrom | cst.ImportAlias):
         return False  # from nets.left import Net
     known = _names_bound(source.text)
     return known is not None and node.value not in known

@@ -130,7 +130,7 @@ class Mentions:
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
-        if len(files) > _MOST_FILES:
+        if self.are_too_many:
             return TOO_MANY
         what, _, folder = question.partition(" ")
         if what in ("redirects", "gpus", "chooses", "offloads", "demands"):
@@ -156,6 +156,11 @@ class Mentions:
                 self._room -= len(raw)
                 self._contents[path] = raw
         return raw
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether the project has more files than can be known."""
+        return len(self.files) > _MOST_FILES
 
     @property
     def files(self) -> list[str]:

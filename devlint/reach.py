@@ -99,13 +99,13 @@ class Reached:
     def brought(self, path: str) -> str:
         """The first file that brings things to a device, of a file and those that import it, directly or in turn.
 
-        Nothing if none does; the file itself if too many import it to tell.
+        Nothing if none does; the file itself if too many import it, or there are too many files, to tell.
         """
         around = [path]
         for each in around:
             if brings_to_devices(self._mentions.content(each)):
                 return each
-            if len(around) > _MOST_IMPORTERS:
+            if len(around) > _MOST_IMPORTERS or self._mentions.are_too_many:
                 return path
             module = self._mentions.module(each)
             around += [

@@ -913,6 +913,11 @@ FAILS = (
             {"first": "        from torch.nn import functional as F, init\n        F.relu(x), init"},
             ["tensor-without-device"],
         ),
+        (
+            {"first": "        try:\n            profile\n        except NameError:\n            pass"},
+            ["tensor-without-device"],
+        ),
+        ({"first": "        rows: list[Rows] = []"}, ["tensor-without-device"]),
         ({"first": "        [y for y in x], (lambda z: z), __file__, self.cells"}, ["tensor-without-device"]),
     ],
 )
