@@ -386,7 +386,7 @@ def _hosts(name: bytes) -> re.Pattern[bytes]:
 @lru_cache(maxsize=64)
 def _silences(name: bytes) -> re.Pattern[bytes]:
     """``with torch.no_grad():`` or ``@torch.inference_mode()``, and ``validate(net)`` in what it is about."""
-    deeper = rb"(?P=indent)[ \t]+[^\n]*"
+    deeper = rb"(?P=indent)[ \t]+(?=\S)[^\n]*"  # no blank line: two ways to read each of many would take for ever
     return re.compile(
         rb"^(?P<indent>[ \t]*)(?:with\b[^\n]*\b(?:no_grad|inference_mode|set_grad_enabled)\(|"
         rb"@(?:torch\.)?(?:no_grad|inference_mode)\([^\n]*\n(?P=indent)def\b)[^\n]*\n"

@@ -944,3 +944,11 @@ def test_a_name_that_another_one_is_imported_by_names_that_one(tmp_path: Path, l
     model = MODEL + "\n\nclass Masked(nn.Linear): ...\n\n\nclass Other(nn.Linear): ...\n"
     train = f"{line}\n\nnet = Causal() if isinstance(x, Causal) else Masked()\n"
     assert project(tmp_path, model, **{"train.py": train}) == rules
+
+
+def test_many_blank_lines_with_spaces_are_read_in_one_way() -> None:
+    block = "with torch.no_grad():\n    pass\n" + " " * 8 + "\n"
+    blank = (" " * 8 + "\n") * 60
+    assert not says((block + blank + "x = 1\n").encode(), "a.py", "silences evaluate")
+    assert not says((block + blank + "evaluate(net)\n").encode(), "a.py", "silences evaluate")
+    assert says((block + blank + "    evaluate(net)\n").encode(), "a.py", "silences evaluate")
