@@ -10,6 +10,7 @@ import builtins
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -37,7 +38,7 @@ def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
     function = flow.function(node)
     if function is None:
         return False
-    if _never_holds(flow, node):
+    if _never_holds(flow, function, node):
         return True
     order = flow.source.comes_before
     if any(order(each, node) for each in _failing(flow, function)):
@@ -46,23 +47,21 @@ def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
     return cls is not None and function.role != CONSTRUCTOR and _cannot_be_built(flow, cls)
 
 
-def _never_holds(flow: Flow, node: cst.CSTNode) -> bool:
+def _never_holds(flow: Flow, function: Function, node: cst.CSTNode) -> bool:
     """Whether a node stands under ``if x.device == "cpu":``, which is never so: a ``torch.device`` equals no string."""
-    parents = flow.source.parents
-    inner, around = node, parents.get(node)
-    while around is not None and not isinstance(around, cst.FunctionDef | cst.ClassDef | cst.Module):
-        if type(around) is cst.If and inner is around.body and type(around.test) is cst.Comparison:
-            asked, other = around.test.left, around.test.comparisons[0]
-            if (
-                type(asked) is cst.Attribute
-                and asked.attr.value == "device"
-                and type(other.operator) is cst.Equal
-                and type(other.comparator) is cst.SimpleString
-                and flow.value(asked.value).kind == TENSOR
-            ):
-                return True
-        inner, around = around, parents.get(around)
-    return False
+    way = [node, *_around(flow.source, function, node)]
+    return any(
+        type(around) is cst.If and inner is around.body and _takes_device_for_text(flow, around.test)
+        for inner, around in pairwise(way)
+    )
+
+
+def _takes_device_for_text(flow: Flow, test: cst.BaseExpression) -> bool:
+    if type(test) is not cst.Comparison or type(test.left) is not cst.Attribute:
+        return False
+    asked, other = test.left, test.comparisons[0]
+    is_equal = type(other.operator) is cst.Equal and type(other.comparator) is cst.SimpleString
+    return is_equal and asked.attr.value == "device" and flow.value(asked.value).kind == TENSOR
 
 
 def _cannot_be_built(flow: Flow, cls: Class) -> bool:

@@ -57,13 +57,10 @@ def leads_to(raw: bytes, path: str, target: str) -> bool:
         above = len(named) - len(named.lstrip("."))
         parts = [part for part in named.split(".") if part]
         if above:
-            start = folder
-            for _ in range(above - 1):
-                start = os.path.dirname(start)
-            if os.path.join(start, *parts) == place:
+            if os.path.normpath(os.path.join(folder, *[os.pardir] * (above - 1), *parts)) == place:
                 return True
         elif len(parts) > 1:
-            if f"{os.sep}{os.path.join(*parts)}" == place[-len(named) - 1 :]:
+            if place.endswith(os.path.join(os.sep, *parts)):
                 return True
         elif folder == home or folder.startswith(f"{home}{os.sep}"):
             return True

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import called_name, dotted
+from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class
 from devlint.rule import Rule
 
@@ -41,7 +41,7 @@ def registered_buffers(rule: Rule, cls: Class) -> set[str]:
     """The names of the buffers of a class, and the code of those that are made up: ``f"table_{i}"``."""
     found = set()
     for call in rule.source.nodes_of(cst.Call):
-        if called_name(call) == "register_buffer" and dotted(call.func) == "self.register_buffer" and call.args:
+        if dotted(call.func) == "self.register_buffer" and call.args:
             function = rule.flow.function(call)
             if function is not None and function.cls in cls.lineage:
                 name = call.args[0].value

@@ -12,8 +12,8 @@ from devlint.finding import Edit, Fix, Note
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted, target_names
-from devlint.flow.value import DATA, LIST, TENSOR, UNKNOWN_KIND, Value
-from devlint.flow.waiting import picks_by_mask
+from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
+from devlint.flow.waiting import COMPARING, picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
 from devlint.rules._moves import short
@@ -479,11 +479,9 @@ class HostSyncInLoop(Rule):
 
     def _call_waits(self, call: cst.Call) -> bool:
         name = called_name(call)
-        if self.flow.name_of(call) in ("torch.tensor", "torch.as_tensor") and call.args:
-            # losses = [torch.zeros_like(loss) for _ in ranks]; torch.tensor(losses)   reads one after the other
-            given = self.flow.value(call.args[0].value)
-            each = given.items if given.kind == LIST else None
-            return isinstance(each, Value) and each.kind == TENSOR and not each.place.is_host
+        wait = self.flow.facts.waits.get(call)
+        if wait is not None and wait.what == "tensor from device scalars":
+            return True  # losses = [torch.zeros_like(loss) for _ in ranks]; torch.tensor(losses)
         if name == "step":
             # scaler.step(optimizer) reads whether a gradient overflowed; LBFGS reads the loss of its closure
             return bool(call.args)
@@ -612,9 +610,7 @@ def _counts(node: cst.BaseExpression) -> bool:
     return isinstance(summed, cst.Comparison) or (isinstance(summed, cst.Call) and called_name(summed) in _COMPARISONS)
 
 
-_COMPARISONS = frozenset(
-    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isfinite", "isinf", "logical_and", "logical_or"}
-)
+_COMPARISONS = COMPARING | {"isnan", "isfinite", "isinf", "logical_and", "logical_or"}
 
 
 def _is_detached(node: cst.BaseExpression) -> bool:

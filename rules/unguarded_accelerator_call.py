@@ -49,8 +49,8 @@ _SWITCH = re.compile(r"(?:\w+\.)*_?(?:use_?|has_?|with_?|enable_?)?(?:cuda|gpu)(
 _SWITCHED_OFF = re.compile(
     r"(?:\w+\.)*(?:(?:no|disable)_?(?:cuda|gpu)|cpu_only|use_?cpu|only_?cpu|force_?cpu)", re.IGNORECASE
 )
-#: What any of these names.
-_SPEAKS = re.compile(r"cuda|gpu|cpu|device", re.IGNORECASE)
+#: What all that these match has: code is made for little else.
+_NAMED = re.compile(r"cuda|gpu|cpu|device", re.IGNORECASE)
 #: The device that was chosen is the CPU: `device == "cpu"`, `str(self.device) == "cpu"`, `args.device.type != "cuda"`.
 _IS_HOST = re.compile(
     r"""(?:str\()?((?:self\.|args\.|opt\.|cfg\.|config\.)?device)"""
@@ -201,7 +201,7 @@ class UnguardedAcceleratorCall(Rule):
         test, is_off = branch.test, False
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             test, is_off = test.expression, True
-        if _SPEAKS.search(tree.words(test)) is None:
+        if _NAMED.search(tree.words(test)) is None:
             return None
         code = self.code(test)
         if (host := _IS_HOST.fullmatch(code)) is not None:

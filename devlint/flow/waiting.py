@@ -412,13 +412,14 @@ def _is_mask(flow: Flow, node: cst.BaseExpression) -> bool:
 def _compares(node: cst.BaseExpression) -> bool:
     """``x != 0``, ``x.ne(0)``, ``(x > 0).view(-1)``"""
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        if node.func.attr.value in _COMPARING and node.args:
+        if node.func.attr.value in COMPARING and node.args:
             return True
         node = node.func.value
     return isinstance(node, cst.Comparison) and not isinstance(node.comparisons[0].operator, _NO_COMPARISON)
 
 
-_COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+#: Methods that compare, element by element.
+COMPARING = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _NO_COMPARISON = (cst.Is, cst.IsNot, cst.In, cst.NotIn)
 
 
