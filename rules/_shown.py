@@ -29,6 +29,8 @@ from devlint.testcode import near
 _OF_DATA = re.compile(
     r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|transforms?|augment\w*|tokeniz\w+|features?)([/_.]|$)"
 )
+#: Names of methods that are called once, before anything else is.
+_SET_UP = re.compile(r"_?(init|initiali[sz]e|set|setup|load|register|configure)(_|$)")
 #: Names of what holds the settings of a program, the device among them.
 _SETTINGS = re.compile(
     r"^(args?|opts?|options?|cfg|conf|config|hparams|hps?|params|settings|flags|FLAGS|accelerator|fabric|trainer)$"
@@ -48,7 +50,10 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
         return False
     if _comes_from_module(rule, meeting):
         return not (
-            _is_called_by_nobody(rule, function) or _asks_for_size(rule, function) or _tries_out(rule, function)
+            _is_called_by_nobody(rule, function)
+            or _asks_for_size(rule, function)
+            or _tries_out(rule, function)
+            or _sets_up(rule, function)
         )
     return _runs_in_forward(rule, function, meeting)
 
@@ -279,6 +284,12 @@ def _tries_out(rule: Rule, function: Function) -> bool:
             if owner.partition(".")[0] == "self" or done in ("backward", "step", "append", "put"):
                 return False  # self.log("loss", loss); loss.backward(); found.append(out)
     return True
+
+
+def _sets_up(rule: Rule, function: Function) -> bool:
+    """``def initialize_mean(self): self.mean = self(torch.zeros(1, 3))``, which no step calls: who builds the module
+    does, as a rule before it is moved."""
+    return function not in rule.flow.step_functions and _SET_UP.match(function.name) is not None
 
 
 def _is_size(node: cst.BaseExpression) -> bool:

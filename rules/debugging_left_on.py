@@ -21,6 +21,10 @@ _LAUNCHES = "the host waits for every kernel"
 _ANOMALIES = "the host waits for a check of every gradient"
 #: What a program asks for that wants the same results each time.
 _REPEATABLE = re.compile(r"use_deterministic_algorithms|CUBLAS_WORKSPACE_CONFIG")
+_LIGHTNING = frozenset({"lightning", "pytorch_lightning"})
+#: Words of code that asks a model, without autograd, and the calls of code that trains one, or has it done.
+_ASKING = re.compile(r"\bno_grad\b|\binference_mode\b")
+_TRAINING = re.compile(r"\b(?:backward|grad|optimi\w*|learn\w*|\w*fit|\w*step|\w*train\w*|run\w*)\((?!False)")
 #: What goes backward, or has it done.
 _BACKWARD = re.compile(r"backward|grad\b|step|fit|train|optimi|learn")
 #: Other devices than the host.
@@ -77,7 +81,9 @@ class DebuggingLeftOn(Rule):
     it back, asks for deterministic results, or catches what `backward()` raises, in blocks in which nothing goes
     backward, in files that name the host and no other device, and in functions, classes and files that are called after
     debugging, checking, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it
-    is imported. Tentative, and kept back unless that is selected, in code that is copied from others.
+    is imported. Tentative, and kept back unless that is selected, in code that is copied from others, in files that use
+    Lightning, whose trainer has a switch of its own, and in files that ask models without autograd and call nothing
+    that trains.
 
     Of 49 findings of a first form of it in public code, 41 were worth a change (31 of 35 of anomaly detection, 10 of 14
     of the variable); of the other eight, four are silent now.
@@ -108,7 +114,9 @@ class DebuggingLeftOn(Rule):
         for call, _ in switches:
             if not self._is_wanted(call) and self._goes_backward(call):
                 told = f"anomaly detection is left on: {_ANOMALIES}"
-                doubtful = is_copied(self, call) or self._is_trial(call)
+                doubtful = (
+                    is_copied(self, call) or self._is_trial(call) or self._is_turned_off(call) or self._only_asks()
+                )
                 self.report(call, told, fix=self._drop(call), tentative=doubtful)
 
     def _is_trial(self, call: cst.Call) -> bool:
@@ -116,6 +124,16 @@ class DebuggingLeftOn(Rule):
         if not any("__name__" in self.code(test) for test, _, _ in tests_above(self, call)):
             return False
         return all(called_name(each) != "step" for each in self.source.nodes_of(cst.Call))
+
+    def _is_turned_off(self, call: cst.Call) -> bool:
+        """``import lightning; torch.autograd.set_detect_anomaly(True)``: ``Trainer(detect_anomaly=False)``, which is
+        the default since 1.5, turns it off while it fits."""
+        lightning = not _LIGHTNING.isdisjoint(self.flow.scope.packages)
+        return lightning and called_name(call) == "set_detect_anomaly"
+
+    def _only_asks(self) -> bool:
+        """Whether a file asks models without autograd, and calls nothing that trains: no gradient is checked there."""
+        return _ASKING.search(self.source.text) is not None and not _TRAINING.search(self.source.text)
 
     def _switches(self) -> list[tuple[cst.Call, bool]]:
         """The calls that turn anomaly detection on for good, or may turn it off."""

@@ -79,7 +79,8 @@ class DiscardedMove(Rule):
     or makes of that: of thirteen such moves in public code five did harm), unless it meets what is there or is
     returned, or the move stands in an object's own `to` or below `if x.device != device`; what follows its module
     anyway; lengths, which the host reads; elements of containers of which nothing shows that they are tensors; what
-    becomes an attribute whose name is a variable; attributes that meet tensors on the host; what nothing reads again
+    becomes an attribute whose name is a variable, or is only put into another object; attributes that meet tensors on
+    the host, or were brought there on purpose; vectors of which only single numbers are read; what nothing reads again
     before it is moved properly; the targets of `ctc_loss`; what a function did not make itself, in code that is copied
     from others; and tests that are skipped on every machine.
 
@@ -188,10 +189,17 @@ class DiscardedMove(Rule):
             return False
         if reads and (self._is_set_by_variable(reads[0]) or self._feeds_unmoved(reads[0])):
             return False
+        if reads and (all(self._is_put_away(read) for read in reads) or self._gives_numbers(move, reads)):
+            return False
         if isinstance(receiver, cst.Name):
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
         # self.rate.to(device), and in another method: torch.ones(n) * self.rate
+        # self.norms.to(device), and in another method: self.norms = norms.cpu()
+        origin = move.value.origin if move is not None else None
+        brought = self.flow.facts.moves.get(origin) if origin is not None else None
+        if brought is not None and brought.target.is_host:
+            return False
         return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
 
     def _is_made_here(self, call: cst.Call, move: Move | None) -> bool:
@@ -222,6 +230,33 @@ class DiscardedMove(Rule):
         """``F.ctc_loss(scores, labels, ...)`` takes its targets from the host, too."""
         call = self._call_of(read)
         return call is not None and called_name(call) == "ctc_loss"
+
+    def _is_put_away(self, read: cst.BaseExpression) -> bool:
+        """``index.to(device); batch.extras["index"] = index``: who takes it from there may move it, or want it so."""
+        assign = self.parent(read)
+        return isinstance(assign, cst.Assign) and all(
+            isinstance(each.target, cst.Attribute | cst.Subscript) for each in assign.targets
+        )
+
+    def _gives_numbers(self, move: Move | None, reads: list[cst.Name | cst.Attribute]) -> bool:
+        """``rates = torch.ones(n); rates.to(device); ... rates[i] * x``: single numbers may meet anything."""
+        made = move.value.origin if move is not None and move.value.place.is_host else None
+        if not isinstance(made, cst.Call) or self.flow.name_of(made) not in _OF_SIZES:
+            return False
+        sizes = [arg for arg in made.args if arg.keyword is None]
+        return (
+            len(sizes) == 1
+            and not isinstance(sizes[0].value, cst.Tuple | cst.List)
+            and all(map(self._is_number, reads))
+        )
+
+    def _is_number(self, read: cst.BaseExpression) -> bool:
+        """``rates[i]``"""
+        item = self.parent(read)
+        if not isinstance(item, cst.Subscript) or len(item.slice) != 1:
+            return False
+        index = item.slice[0].slice
+        return isinstance(index, cst.Index) and not self.flow.value(index.value).is_tensor
 
     def _is_set_by_variable(self, read: cst.BaseExpression) -> bool:
         """``for name in dir(one): ...; setattr(self, name, x)``: which of them is a tensor, and read, nobody knows."""
@@ -504,4 +539,6 @@ _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 
 #: What leaves a test out, whatever the machine.
+#: Factories that take nothing but sizes by position.
+_OF_SIZES = frozenset(f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn"))
 _SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})

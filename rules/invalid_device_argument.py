@@ -9,7 +9,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import dotted, last_word, names_bound
+from devlint.flow.names import called_name, dotted, last_word, names_bound
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
@@ -188,7 +188,18 @@ class InvalidDeviceArgument(Rule):
                 f"`{short(self.code(node))}` selects nothing here: it is a context manager",
                 fix=self.fix("call `set_device`", edit, safe=False) if offered else None,
                 silent=True,
+                tentative=self._is_set_before(node),
             )
+
+    def _is_set_before(self, node: cst.Call) -> bool:
+        """``torch.cuda.set_device(rank); torch.cuda.device(rank)``: it would select what is selected already."""
+        function = self.flow.function(node)
+        return any(
+            called_name(each) == "set_device"
+            and self.flow.function(each) is function
+            and self.source.comes_before(each, node)
+            for each in self.source.nodes_of(cst.Call)
+        )
 
     def _has_index(self, node: cst.BaseExpression) -> bool:
         """Whether it is a number of a device, or a device of which the index is known."""

@@ -115,7 +115,8 @@ class TensorWithoutDevice(Rule):
     about models, or what is used as a tensor where nothing has to do with numpy, what meets something that a function
     was handed though nothing in the file has to do with devices, or with what something unknown makes of that (`x =
     pad(x)`), what a helper that takes no tensors makes, what a method makes that tries its module out (it gives
-    nothing back and keeps nothing), and what is made with the sizes or the type of something and meets that (`rows +
+    nothing back and keeps nothing) or that no step calls and whose name says that it sets something up (`initialize_`,
+    `set_`, `load_`), and what is made with the sizes or the type of something and meets that (`rows +
     torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
     None of these is told where the function moves anything. Nor is it sure what stands close by something on a device:
     beside others that are made there in one call or literal, for which it stands in another branch or method, that is

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint.flow import arrays, elsewhere, hypothesis, loaders
@@ -26,6 +28,7 @@ from devlint.flow.value import (
     NAME,
     OBJECT,
     OF_LAYER,
+    OF_SETTINGS,
     OF_TENSOR,
     SELF,
     TENSOR,
@@ -38,6 +41,9 @@ from devlint.flow.value import (
     tensor,
     without_place,
 )
+
+#: Names of what holds the settings of a program: ``args``, ``self.app_state``.
+_SETTINGS = re.compile(r"(^|[._])(args?|opts?|options?|cfg|conf|config|hparams|params|settings|flags|state)$", re.I)
 
 
 def attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -> Value:
@@ -185,7 +191,8 @@ def _unknown_attribute(frame: Frame, node: cst.BaseExpression, attr: str) -> Val
         key = frame.key(node)
         return Value(DEVICE, frame.symbol(key) if key is not None else SOMEWHERE)
     if attr == "dtype" or attr.endswith("_dtype"):
-        return ANY_DTYPE
+        of_settings = isinstance(node, cst.Attribute) and _SETTINGS.search(dotted(node.value)) is not None
+        return ANY_DTYPE.but(ref=OF_SETTINGS) if of_settings else ANY_DTYPE
     return UNKNOWN
 
 

@@ -24,6 +24,7 @@ from devlint.flow.value import (
     MODULE,
     NAME,
     NONE,
+    OF_SETTINGS,
     SELF,
     SEVERAL,
     TENSOR,
@@ -173,7 +174,9 @@ def by_type(node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
         return receiver.but(place=Place("fixed", "cuda"), origin=node, obj=None)
     if (value.kind == NAME and value.ref in table.HOST_TYPED) or value.text in table.HOST_TYPED:
         return receiver.but(place=HOST, origin=node, obj=None, grad=False)
-    if value.kind == DTYPE or (value.kind == NAME and str(value.ref).startswith("torch.")):
+    if (value.kind == DTYPE and value.ref != OF_SETTINGS) or (
+        value.kind == NAME and str(value.ref).startswith("torch.")
+    ):
         return receiver.but(obj=None, grad=False)
     if value.text is not None:
         place = Place("fixed", "cuda") if "cuda" in value.text else receiver.place
