@@ -1,6 +1,6 @@
 """Measures on a GPU which mixes of devices torch refuses, operator by operator, for tests/data/operator_devices.json.
 
-    python tests/gpu/make_operator_table.py [--check] [--output FILE]
+    python tests/gpu/make_operator_table.py [--check] [--jobs N] [--output FILE]
 
 For each call of `operator_samples`: how its result with everything on the GPU compares with the host's, and for each
 mix whether it raises (type and first words) or passes. A kernel that reads memory it cannot reach leaves a process
@@ -14,6 +14,7 @@ import argparse
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,19 @@ class Worker:
         return answer
 
 
-def measured(device: str) -> dict[str, Any]:
-    """The ``operators`` of the table."""
+def measured(device: str, jobs: int) -> dict[str, Any]:
+    """The ``operators`` of the table, asked of `jobs` workers: most of the time goes into starting them."""
+    known = calls()
+    with ThreadPoolExecutor(jobs) as threads:
+        parts = threads.map(lambda start: _measured(device, known[start::jobs]), range(jobs))
+        found = {name: entry for part in parts for name, entry in part.items()}
+    return {call.name: found[call.name] for call in known}
+
+
+def _measured(device: str, known: list[Call]) -> dict[str, Any]:
     worker = Worker(device)
     operators = {}
-    for call in calls():
+    for call in known:
         entry: dict[str, Any] = {SAME: worker.ask(call.name, SAME), "passes": {}, "raises": {}}
         if not entry[SAME].startswith("raises NotImplementedError"):
             for path, way in mixes(call):
@@ -152,6 +161,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare with the committed table; write nothing")
     parser.add_argument("--output", type=Path, default=TABLE, help="where to write the table")
     parser.add_argument("--device", default="cuda", help="`cpu` tries the script itself")
+    parser.add_argument("--jobs", type=int, default=4, help="how many processes ask torch at once")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -159,7 +169,7 @@ def main() -> None:
     if options.worker:
         work(options.device)
         return
-    operators = measured(options.device)
+    operators = measured(options.device, options.jobs)
     if options.check:
         found = differences(operators)
         print(*found, sep="\n")
