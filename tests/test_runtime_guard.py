@@ -359,7 +359,6 @@ WAITS: dict[str, Callable[[torch.Tensor], Any]] = {
     "torch.equal": lambda x: torch.equal(x, x),
     "torch.allclose": lambda x: torch.allclose(x, x),
     "torch.bincount": lambda x: torch.bincount(x.long()),
-    "torch.multinomial": lambda x: torch.multinomial(x, 1),
     "torch.linalg.inv": lambda x: torch.linalg.inv(torch.eye(3, device=GPU)),
     "torch.cuda.synchronize": lambda x: torch.cuda.synchronize(),
     "Event.synchronize": lambda x: torch.cuda.Event().synchronize(),
@@ -390,7 +389,7 @@ def test_a_wait_is_counted_once_where_it_happens(operation: str) -> None:
         lambda x: torch.where(x > 0, x, x),
         lambda x: (x.shape, x.device, x.dtype, len(x), x.numel(), x.is_cuda, x.data_ptr()),
         lambda x: x.detach().clone().view(3, 1).to(torch.float16),
-        lambda x: torch.multinomial(x, 2, replacement=True),
+        lambda x: (torch.multinomial(x, 1), torch.multinomial(x, 2, replacement=True)),
         lambda x: F.dropout(x, 0.5),
         lambda x: torch.cuda.Event().record(),
         lambda x: torch.sort(x),
@@ -404,11 +403,39 @@ def test_what_does_not_wait_is_not_counted(silent: Callable[[torch.Tensor], Any]
     assert waits(report) == {}
 
 
+INDEXED: dict[str, tuple[int, Callable[[torch.Tensor], Any]]] = {
+    "a list": (1, lambda x: x[[0, 1]]),
+    "lists": (2, lambda x: x[[0, 1], [0, 1]]),
+    "an array": (1, lambda x: x[np.array([0, 1])]),
+    "indices of the host beside a mask of the device": (2, lambda x: x[x[:, 0] > 0, torch.arange(3)]),
+    "a number into positions": (2, lambda x: x.__setitem__([0, 1], 1.0)),
+    "a number into two masks": (3, lambda x: x.__setitem__((x[:, 0] > 0, x[0] > 0), 1.0)),
+    "a number into a mask of the host": (1, lambda x: x.__setitem__(torch.ones(3, dtype=torch.bool), 1.0)),
+    "a tensor of the host into one place": (1, lambda x: x.__setitem__((0, 0), torch.tensor(1.0))),
+    "what the device has into the host's": (1, lambda x: torch.zeros(3).__setitem__(slice(3), x[0])),
+    "one value of the device into positions of the host": (1, lambda x: torch.zeros(3).__setitem__([0, 1], x[0, 0])),
+    "a number into a mask and a column": (0, lambda x: x.__setitem__((x[:, 0] > 0, 0), 1.0)),
+    "one value of the host into a mask": (0, lambda x: x.__setitem__(x > 0, torch.tensor(1.0))),
+    "one value of the host into a row": (0, lambda x: x.__setitem__(0, torch.tensor(1.0))),
+    "lists, all on the host": (0, lambda x: torch.ones(3, 3)[[0, 1], [0, 1]]),
+    "numbers, all on the host": (0, lambda x: torch.ones(3).__setitem__(0, 1.0)),
+}
+
+
+@simulated
+@pytest.mark.parametrize(("count", "index"), INDEXED.values(), ids=INDEXED.keys())
+def test_each_copy_that_indexing_makes_is_waited_for(count: int, index: Callable[[torch.Tensor], Any]) -> None:
+    x = on_gpu(3, 3)
+    with devlint.guard() as report:
+        index(x)
+    assert sum(waits(report).values()) == count
+
+
 @simulated
 def test_waits_of_composite_functions_are_those_of_the_call() -> None:
     with devlint.guard() as report:
         F.one_hot(torch.zeros(2, dtype=torch.long, device=GPU))
-    assert set(waits(report)) == {"torch.nn.functional.one_hot"}
+    assert waits(report) == {"torch.nn.functional.one_hot": 1}
 
 
 @simulated
@@ -1427,6 +1454,18 @@ def test_cuda_is_not_initialized_for_listening(heard: list[str], monkeypatch: py
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     sync_warnings.keep_listening()
     assert cuda.mode == 0
+
+
+def test_cuda_is_listened_to_in_a_call_that_has_tensors_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda()
+    cuda.install(monkeypatch)
+    with devlint.guard(on="collect"):
+        torch.ones(3).sum()
+        assert cuda.mode == 0
+        torch.ones(3, device="meta").mul(torch.tensor(2.0))
+        assert cuda.mode == 1
+        monkeypatch.undo()
+        sync_warnings._before = None  # the fake has no mode to put back
 
 
 def test_a_wait_told_by_cuda_has_the_line_the_call_and_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

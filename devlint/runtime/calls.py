@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from devlint.runtime import sync_warnings
 from devlint.runtime.errors import DevicePlacementError
 from devlint.runtime.mismatch import checked
-from devlint.runtime.placement import ATTRIBUTE, HOST, Record, unhooked, unhooked_device_of, unhooked_storage_of
+from devlint.runtime.placement import ATTRIBUTE, Record, unhooked, unhooked_device_of, unhooked_storage_of
 from devlint.runtime.site import is_own_traceback, own_frame
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Calls(TorchFunctionMode):
         place = _common(args, None, self._place_of)
         if kwargs and place is not MIXED:
             place = _common(kwargs.values(), place, self._place_of)
-        if not self._simulated and place is not None and place != HOST and place.type == "cuda":
+        if not self._simulated and place is not None and (place.type == "cuda" or place is MIXED):
             sync_warnings.keep_listening()
         return place
 

@@ -25,7 +25,8 @@ Where it steps aside, and says so in `Report.stepped_aside`:
 
 Not seen: threads that ran before the guard began; work that C++ libraries do in threads of their own; who made the
 tensors of ``torch.from_numpy`` and of constructors of old (``torch.FloatTensor(...)``); bytes that are copied by
-storages (``torch.load``) or by indexing with host indices; a ``synchronize`` that was imported by name before.
+storages (``torch.load``) or by indexing (``x[[0, 1]]``, ``x[0] = 1.0``: only the wait is); a ``synchronize`` that was
+imported by name before.
 Time is what the calling line took, measured on the host; a simulated machine gives none, and begins before the guard:
 ``with devlint.simulate(2), devlint.guard():``.
 """
@@ -360,10 +361,11 @@ class Guard:
         if self.calls is not None and not self.closed and not self.is_quiet:
             waits.waited_inside(self)
 
-    def _operator(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The simulator runs an ATen operation in this thread."""
-        if waits.waits_in_simulation(func, args) and self.calls is not None and not self.is_quiet:
-            waits.waited_inside(self)
+        if self.calls is not None and not self.is_quiet:
+            for _ in range(waits.waits_in_simulation(func, args, kwargs)):
+                waits.waited_inside(self)
 
 
 def _devices() -> dict[str, str]:

@@ -48,6 +48,7 @@ class Record:
         moved: the frame that last copied it from another device.
         source: for a copy, what was known of the storage it was copied from.
         homing: the gradient of this host scalar is brought back to the host (set by the simulator).
+        lifted: values of Python's that ``x[[0, 1]]`` or ``x[0] = 1.0`` made a tensor of (set by the simulator).
         held: bytes that count as allocated on a pretended device while the storage lives, with who counts them.
     """
 
@@ -58,6 +59,7 @@ class Record:
     moved: Frame | None = None
     source: Record | None = None
     homing = False
+    lifted = False
     held: tuple[Any, int, int] | None = None
 
     def __init__(self, place: torch.device | Anywhere | None = None) -> None:

@@ -9,8 +9,8 @@ Three sources, so that none is missed and none counted twice:
 
 Copies that wait come from `copies`.
 
-Not faithful: in the simulator, kernels that wait only on a GPU (some of sparse tensors and linear algebra) are known as
-far as `OPERATORS` lists them; on CUDA, torch itself leaves out those of ``torch.distributed`` and ``torch.sparse``.
+Not faithful: in the simulator, kernels that wait only on a GPU (some of sparse tensors) are known as far as `OPERATORS`
+lists them; on CUDA, torch itself leaves out those of ``torch.distributed`` and ``torch.sparse``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 
 from devlint.runtime.calls import Calls, handles
 from devlint.runtime.events import Event
-from devlint.runtime.placement import HOST, META, device_of, unhooked
+from devlint.runtime.placement import HOST, META, device_of, record_of, unhooked
 from devlint.runtime.provenance import name_of
 from devlint.runtime.site import calling_frame, here
 
@@ -65,6 +65,20 @@ def waiting(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
         result = calls.look_at(place, func, args, kwargs)
         seconds = time.perf_counter() - started
     waited(calls.guard, name_of(func), seconds)
+    return result
+
+
+@handles(torch.nn.functional.one_hot)
+def sized_by_values(calls: Calls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``one_hot(x)`` reads the largest class; the host's kernels, which the simulator runs, check given ones too."""
+    with unhooked():
+        place = calls.place(args, kwargs)
+    if not calls.guard.report.simulated or not is_device(place):
+        return calls.look_at(place, func, args, kwargs)
+    with calls.guard.quiet():
+        result = calls.look_at(place, func, args, kwargs)
+    if (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1:
+        waited(calls.guard, name_of(func), 0.0)
     return result
 
 
@@ -109,44 +123,87 @@ def waited(
 # Waits inside of C++ --------------------------------------------------------------------------------------------------
 
 
-def _masks(args: tuple[Any, ...]) -> bool:
-    """A mask among the indices is turned into positions first, and how many these are only the device knows."""
-    return any(t is not None and t.dtype in (torch.bool, torch.uint8) and is_device(device_of(t)) for t in args[1])
+Count = Callable[[tuple[Any, ...], dict[str, Any]], int]
 
 
-def _puts_by_mask(args: tuple[Any, ...]) -> bool:
-    """One value for all that a mask selects needs no positions: it is filled in."""
-    one = args[2].numel() == 1 and not (len(args) > 3 and args[3])
-    return is_device(device_of(args[2])) if one and _masks(args) else _masks(args)
+def _is_mask(index: Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
 
 
-def _checks_probabilities(args: tuple[Any, ...]) -> bool:
-    """Drawing without replacement, or once, looks whether they are sound."""
-    return args[1] == 1 or not (len(args) > 2 and args[2])
+def _comes_from_host(tensor: Tensor) -> bool:
+    """On the host, or made there of numbers that Python's ``[...]`` was given, on its way to the device."""
+    place = device_of(tensor)
+    if place is not None:
+        return place == HOST
+    record = record_of(tensor)
+    return record is not None and record.lifted
 
 
-#: The ATen operations that read a device's values on the host, with when they do.
-OPERATORS: Final[dict[Any, Callable[[tuple[Any, ...]], bool] | None]] = {
+def _is_there(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    return is_device(device_of(args[0]))
+
+
+def _index(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many masks only the device can turn into positions, and how many positions are copied there.
+
+    Masks on the host become positions in pinned memory, which nobody waits for (measured on torch 2.11).
+    """
+    given = [index for index in args[1] if index is not None and is_device(device_of(args[0]))]
+    return sum(is_device(device_of(index)) if _is_mask(index) else _comes_from_host(index) for index in given)
+
+
+def _index_put(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """As for `_index`, and the one value that is copied from the other side: a single mask has it filled in instead."""
+    target, value, given = args[0], args[2], [index for index in args[1] if index is not None]
+    if device_of(target) == HOST:
+        return value.dim() == 0 and is_device(device_of(value))
+    one = value.numel() == 1 and not is_device(device_of(value))
+    accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if one and not accumulates and len(given) == 1 and _is_mask(given[0]) and is_device(device_of(given[0])):
+        return 0
+    return _index(args, kwargs) + (one and _comes_from_host(value))
+
+
+def _copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """``x[0] = 1.0`` and ``x[:2] = y`` end here, where `x` is on the device or `y` is, and the other on the host."""
+    if args[2] if len(args) > 2 else kwargs.get("non_blocking", False):
+        return 0
+    target, source = args[:2]
+    there, back = is_device(device_of(target)), device_of(target) == HOST and is_device(device_of(source))
+    return back or (there and _comes_from_host(source))
+
+
+def _repeats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    return _is_there(args, kwargs) and kwargs.get("output_size") is None
+
+
+#: The ATen operations that read a device's values on the host or copy between the two, with how often they wait for it.
+#: ``multinomial`` is none of them: it no longer looks whether the probabilities are sound (measured on torch 2.11).
+OPERATORS: Final[dict[Any, Count]] = {
     **dict.fromkeys((
         aten._local_scalar_dense.default, aten.nonzero.default, aten.nonzero.out, aten.masked_select.default,
         aten.masked_select.out, aten._unique.default, aten._unique2.default, aten.unique_dim.default,
-        aten.unique_consecutive.default, aten.unique_dim_consecutive.default, aten.repeat_interleave.Tensor,
-        aten.equal.default, aten.bincount.default, aten._linalg_check_errors.default, aten._ctc_loss.Tensor,
-    )),
-    aten.index.Tensor: _masks,
-    aten.index_put.default: _puts_by_mask,
-    aten.index_put_.default: _puts_by_mask,
-    aten._index_put_impl_.default: _puts_by_mask,
-    aten.multinomial.default: _checks_probabilities,
+        aten.unique_consecutive.default, aten.unique_dim_consecutive.default, aten.equal.default,
+        aten.bincount.default, aten._ctc_loss.Tensor,
+        # ... whether they succeeded
+        aten._linalg_check_errors.default, aten._linalg_svd.default, aten._linalg_svd.U, aten._linalg_eigh.default,
+        aten._linalg_eigh.eigenvalues, aten.linalg_eig.default, aten.linalg_eig.out,
+        aten.linalg_pinv.atol_rtol_tensor, aten.linalg_pinv.atol_rtol_tensor_out, aten.cholesky.default,
+        aten.cholesky.out,
+    ), _is_there),
+    aten.repeat_interleave.Tensor: _repeats,
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
+    aten.copy_.default: _copy,
 }  # fmt: skip
 
 
-def waits_in_simulation(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether an ATen operation would make the host wait for the imaginary device."""
-    if func not in OPERATORS or not isinstance(args[0], Tensor) or not is_device(device_of(args[0])):
-        return False
-    condition = OPERATORS[func]
-    return condition is None or condition(args)
+def waits_in_simulation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How often an ATen operation would make the host wait for the imaginary device."""
+    count = OPERATORS.get(func)
+    return 0 if count is None else count(args, kwargs)
 
 
 def running_call(frame: FrameType | None) -> tuple[str, float | None]:

@@ -43,14 +43,14 @@ class Simulator:
 
     Attributes:
         machine: its devices. default: where memory is made that no argument places (``set_default_tensor_type``).
-        observers: called with each ATen operation and its arguments, before it runs.
+        observers: called with each ATen operation, its arguments and its keywords, before it runs.
         loose: memory that torch's own code made inside a call of the API, until the call returns, by thread.
     """
 
     def __init__(self, kind: str, count: int) -> None:
         self.machine = Machine(kind, count)
         self.default: torch.device | None = None
-        self.observers: list[Callable[[Any, tuple[Any, ...]], None]] = []
+        self.observers: list[Callable[[Any, tuple[Any, ...], dict[str, Any]], None]] = []
         self.loose: dict[int, list[Record]] = {}
         self._thread = threading.local()
 

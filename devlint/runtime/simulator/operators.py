@@ -15,6 +15,7 @@ from devlint.runtime.placement import (
     HOST,
     Record,
     device_of,
+    record_for,
     tensors_in,
     unhooked,
     unhooked_storage_of,
@@ -58,7 +59,7 @@ class Operators(TorchDispatchMode):
             with self:  # its parts come here one by one
                 return func.decompose(*args, **kwargs)
         for observe in self.simulator.observers:
-            observe(func, args)
+            observe(func, args, kwargs)
         place = self._place(func, args, kwargs, kind)
         if kwargs and (generator := kwargs.get("generator")) is not None and place is not ANYWHERE:
             from devlint.runtime.simulator.generators import drawn_from  # late: it needs the simulator
@@ -67,6 +68,8 @@ class Operators(TorchDispatchMode):
         result = func(*args, **kwargs)
         if place is not None:
             self._mark(result, place)
+            if kind == _FRESH and place is ANYWHERE:
+                record_for(result).lifted = True
         return result
 
     def _place(self, func: Any, args: Any, kwargs: Any, kind: int) -> Any:
