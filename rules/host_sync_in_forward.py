@@ -397,7 +397,7 @@ _SELECTING = frozenset(
     f"{prefix}{name}"
     for prefix in ("", "torch.")
     for name in "mask nonzero argwhere where masked_select unique unique_consecutive one_hot repeat_interleave "
-    "multinomial bincount".split()
+    "bincount".split()
 ) | {"tensor from device scalars"}
 _SHOWN = ("print", "format", "str", "repr", "bool")
 #: Where only a number of the host will do.

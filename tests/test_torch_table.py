@@ -26,6 +26,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 
+from waiting_calls import CHECKED, KNOWN  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 #: A device that torch knows by name and that needs no backend. (Fake "cuda" needs a CUDA build for views.)
@@ -912,6 +914,18 @@ def test_operations_that_need_a_value_on_the_host_are_waits():
             if type(error).__name__ in NEEDS_A_VALUE:
                 found.add(name)
     assert found - listed == set()
+
+
+#: Listed, and no call of that name was timed on a GPU.
+NOT_TIMED = {"cov", "corrcoef", "where"}  # `where` under another name: "where, of one"
+
+
+def test_waits_are_those_that_a_gpu_was_seen_to_make():
+    listed = {name.rpartition(".")[2] for name in table.WAIT_METHODS | table.WAIT_FUNCTIONS}
+    timed = {name for name in listed if not name.startswith("__")} - NOT_TIMED
+    assert {name for name in timed if name not in KNOWN} == set()
+    assert {name for name in listed if name in KNOWN and not KNOWN[name].waits} == set()
+    assert {f"torch.{name}" for name in CHECKED} == table.CHECKED_FUNCTIONS
 
 
 def test_waits_that_depend_on_their_arguments():

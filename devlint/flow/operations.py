@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint.flow import copies, suppositions
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args, Operand, is_true
+from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.names import called_name
 from devlint.flow.place import UNKNOWN_PLACE, Place
@@ -207,9 +207,6 @@ def waits(tail: str, args: Args, offset: int) -> bool:
     if tail == "repeat_interleave":
         repeats = args.value(offset, "repeats")
         return repeats is not None and repeats.kind == TENSOR and "output_size" not in args.keywords
-    if tail == "multinomial":
-        replacement = args.get(offset + 1, "replacement")
-        return replacement is None or not is_true(replacement[0])
     return True
 
 

@@ -167,17 +167,10 @@ def needs_wait_at(flow: Flow, node: cst.BaseExpression) -> bool:
         looks = (
             name[6:] in _FINDING | _ASKING
             or name in table.CHECKED_FUNCTIONS
-            or _draws_without_replacement(node, name)
             or (name == "torch.where" and len(node.args) == 1)
         )
         return looks and not given.place.is_host and not given.is_data
     return isinstance(node.func, cst.Attribute) and _method_waits(flow, node, node.func)
-
-
-def _draws_without_replacement(node: cst.Call, name: str) -> bool:
-    """``torch.multinomial(weights, 1)``: the host looks whether the weights make sense."""
-    given = {arg.keyword.value: dotted(arg.value) for arg in node.args if arg.keyword is not None}
-    return name == "torch.multinomial" and len(node.args) < 3 and given.get("replacement", "False") == "False"
 
 
 def _method_waits(flow: Flow, node: cst.Call, func: cst.Attribute) -> bool:
