@@ -2,31 +2,34 @@
 
     python scripts/derive_operator_table.py [--second-opinion]
 
-`tests/gpu/make_operator_table.py` measures the same table on a GPU, which is better. This script knows nothing of
-`devlint.runtime`: it is what the simulator is tested against. For each call it follows the ATen operations below
-autograd, keeps a place for every storage, and asks of each operation whose operands are apart:
+`tests/gpu/make_operator_table.py` measures the same table on a GPU, which is better, and ``--check`` there compares the
+two: `COMPARED` says when that was done last. This script knows nothing of `devlint.runtime`: it is what the simulator
+is tested against. For each call it follows the ATen operations below autograd, keeps a place for every storage, and
+asks of each operation whose operands are apart:
 
 1. ``native_functions.yaml``, as shipped with torch: a CUDA kernel whose operator has ``device_check: ExactSame`` stands
    behind a generated check of its positional and output arguments (torchgen/dest/register_dispatch_key.py).
 2. Structured operators without that check: torch's own C++ shape function decides, run with ``meta`` tensors as the
    device. It is the very code that CUDA runs before its kernel, ``TensorIterator`` included. Torch's Python kernels for
    ``meta`` would hide it, so a second process imports torch without them.
-3. Operators that every backend shares (``CompositeExplicitAutograd``): their parts, followed in turn.
+3. Operators that every backend shares (``CompositeExplicitAutograd``): their parts, followed in turn. ``out=`` that
+   torchgen made for an operator wants to be where the result is.
 4. `FACTS`, read in torch's sources, for what is left.
 
 5. Code of torch that is made of other operators and compares devices itself, as ``FakeTensorMode`` shows it.
 
 ``--second-opinion`` prints where ``FakeTensorMode``, which has rules of its own below that code, differs. Each kind of
-difference was settled by reading torch, for the table:
+difference was settled by reading torch, for the table, and then by a GPU:
 
-- Fake tensors let a zero-dimensional host tensor into any operator: the generated check does not.
+- Fake tensors let a zero-dimensional host tensor into any operator: the generated check does not, and ``logical_and``
+  and its kind would make their result beside their first operand.
 - They do not compare the operands of convolutions, ``native_dropout_backward``, custom operators and tensor ratios of
-  ``linalg_pinv``, the lists of ``_foreach_`` and ``_fused_`` operators, or the outputs of ``histc`` and
-  ``vector_norm``, and they let device indices into host tensors: the generated check, the iterator of each pair and
-  the shape function of ``index`` are strict.
-- They refuse what torch copies from one device to another: ``out=`` of ``*_copy``, ``diag`` and ``diff`` without a
-  step, ``*_scatter``, ``fill_``, the value of ``index_fill``, indices of ``_unsafe_masked_index``, ``bernoulli``'s
-  ``out=``, and the scalars of ``_foreach_addcdiv``, which the host must hold.
+  ``linalg_pinv``, the lists of ``_foreach_`` and ``_fused_`` operators, or the outputs of ``histc``, ``vector_norm``
+  and ``slice_scatter``, and they let device indices into host tensors: the generated check, the iterator of each pair
+  and the shape function of ``index`` are strict.
+- They refuse what torch copies from one device to another: ``src`` of ``*_scatter``, ``fill_``, the value of
+  ``index_fill``, indices of ``_unsafe_masked_index``, ``bernoulli``'s ``out=``, and the scalars of
+  ``_foreach_addcdiv``, which the host must hold.
 """
 
 from __future__ import annotations
@@ -160,11 +163,14 @@ FACTS: dict[str, Callable[[Operands], bool]] = {
     "index_fill.int_Tensor": together_but("value"),  # TensorAdvancedIndexing.cpp: reads the value as a number
     "binary_cross_entropy": number_for("weight"),  # cuda/Loss.cu: input and target iterate, the weight multiplies after
     "rsub.Tensor": elementwise,  # BinaryOps.cpp: sub with its operands swapped
-    "logical_and.out": elementwise,  # BinaryOps.cpp: comparison_op
+    "logical_and": number_for("other"),  # BinaryOps.cpp, comparison_op: the result is made where `self` is
+    "logical_or": number_for("other"),
+    "logical_xor": number_for("other"),
+    "logical_and.out": elementwise,  # BinaryOps.cpp: comparison_op_out
     "logical_or.out": elementwise,
     "logical_xor.out": elementwise,
     "floor_divide": elementwise,  # BinaryOps.cpp: binary_op
-    "bernoulli.out": lambda operands: ("out", DEVICE) in {(n, p) for n, _, p in operands},  # DistributionTemplates.h
+    "bernoulli.out": anywhere,  # DistributionTemplates.h: the probabilities go where the output is
     "abs.out": together,  # UnaryOps.cpp, as the next two: TensorIterator without numbers
     "angle.out": together,
     "logical_not.out": together,
@@ -228,10 +234,20 @@ class Places(TorchDispatchMode):
         each = func._schema.name.startswith("aten::_foreach_")  # an operation of its own for each item
         packed = func._schema.name == "aten::_pack_padded_sequence"  # the sizes it returns second are the host's
         for i, tensor in enumerate(_tensors_in(result)):
-            storage, own = _storage(tensor), operands[i][2] if each else HOST if packed and i else place
+            storage, own = _storage(tensor), _beside(operands, i) if each else HOST if packed and i else place
             if own is not None and getattr(storage, PLACE, None) is None:
                 setattr(storage, PLACE, own)
         return result
+
+
+def _beside(operands: Operands, i: int) -> str | None:
+    """Where the `i`-th operation of a ``_foreach_`` makes its result: on the device, if one of its operands is."""
+    lists: dict[str, Operands] = {}
+    for operand in operands:
+        lists.setdefault(operand[0], []).append(operand)
+    longest = max(map(len, lists.values()))
+    places = {items[i][2] for items in lists.values() if len(items) == longest}
+    return DEVICE if DEVICE in places else HOST if HOST in places else None
 
 
 # The result is where the first operand is, wherever the others are.
@@ -279,6 +295,11 @@ def decide(
         if not fact(operands):
             raise RefusedError(f"{func}: by fact")
         return None
+    if torch.Tag.generated in func.tags:  # copy_arg, around the operator without `out`: CompositeViewCopyKernels.cpp
+        outputs = {argument.name for argument in func._schema.arguments if argument.is_out}
+        read = [operand for operand in operands if operand[0] not in outputs]
+        if together(read) and not together(operands):
+            raise RefusedError(f"{func}: Expected out tensor to have device")
     for key in (DispatchKey.CompositeImplicitAutograd, *COMPOSITE):
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) and (
             key not in COMPOSITE or not _has_cuda_kernel(NATIVE.get(_full_name(func)))
@@ -405,6 +426,7 @@ WORDS = (
     "must be on the same device",
     "DeviceType",
     "to be on cpu",
+    "expected device ",
 )
 
 
@@ -440,6 +462,9 @@ def pretended(call: Call, path: str, way: str) -> str:
 
 
 # The table ------------------------------------------------------------------------------------------------------------
+
+#: The last comparison with a GPU, in which all was as here: of mixes that both torches know.
+COMPARED = {"torch": "2.11.0+cu130", "gpu": "NVIDIA H200", "calls": 712, "mixes": 2828}
 
 
 def followed(call: Call, path: str, way: str) -> tuple[str, str]:
@@ -491,7 +516,8 @@ def main() -> None:
                 entry["passes"].setdefault(where, []).append(f"{path} {way}")
         operators[call.name] = entry
     if not second_opinion:
-        write_table({"provenance": "derived", "torch": torch.__version__, "gpu": None}, operators)
+        head = {"provenance": "derived", "torch": torch.__version__, "gpu": None, "compared": COMPARED}
+        write_table(head, operators)
 
 
 if __name__ == "__main__":

@@ -298,9 +298,10 @@ def places_of(result: Any) -> str:
 def read_table() -> dict[str, Any]:
     """The expected table.
 
-    ``provenance``: "measured" or "derived"; ``torch``, ``gpu``: with which; ``operators``: by name, the mixes that
-    pass, by where their results are (`places_of`), those that raise, by the type and the first words of the error, and
-    ``same``: how a call with everything on the device compares with the host's (measured tables alone).
+    ``provenance``: "measured" or "derived"; ``torch``, ``gpu``: with which; ``compared``: for a derived table, the GPU
+    that was last found to take and refuse the same, and how many mixes of how many calls; ``operators``: by name, the
+    mixes that pass, by where their results are (`places_of`), those that raise, by the type and the first words of the
+    error, and ``same``: how a call with everything on the device compares with the host's (measured tables alone).
     """
     table: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
     return table

@@ -113,11 +113,18 @@ _foreach_copy_      [d] [h]
 _foreach_addcmul.Tensor [d] [d] [d] h
 _foreach_lerp.List  [d] [d] [h0]
 bernoulli_.Tensor   d h
+bernoulli_.Tensor   h d
+bernoulli.out       d oh
+bernoulli.out       h od
+logical_and         d h0
+logical_and.out     h0 d od
 _ctc_loss.Tensor    d h hi hi
 mul.Tensor          d ?
 mm                  d ?
 binary_cross_entropy_with_logits d d h0
-view_copy.out       d *[1] oh
+view_copy.out       d *[2] od
+slice_scatter.out   d h od
+slice_scatter.out   h d oh
 """
 RAISES = """
 add.Tensor          d h        found at least two devices, cuda:0 and cpu!
@@ -156,7 +163,14 @@ _foreach_maximum.List [d] [h0] got other is on cpu
 _foreach_addcdiv.Tensor [d] [d] [d] d  Expected scalars to be on CPU, got cuda:0 instead.
 _amp_foreach_non_finite_check_and_unscale_ [d] h d  got found_inf is on cpu
 set_.source_Tensor  h d        Attempted to set the storage of a tensor on device "cpu" to a storage on different device
-bernoulli_.Tensor   h d        got p is on cuda:0
+bernoulli_.Tensor   d e        got p is on cuda:1
+logical_and         h0 d       found at least two devices, cuda:0 and cpu!
+logical_xor_        h0 d0      found at least two devices, cuda:0 and cpu!
+view_copy.out       d *[2] oh  Expected out tensor to have device cuda:0, but got cpu instead
+view_copy.out       h *[2] od  Expected out tensor to have device cpu, but got cuda:0 instead
+slice_scatter.out   d h oh     Expected out tensor to have device cuda:0, but got cpu instead
+slice_scatter.out   h d od     Expected out tensor to have device cpu, but got cuda:0 instead
+mul.Scalar_out      d *2 oh    Expected out tensor to have device cuda:0, but got cpu instead
 native_layer_norm   d *[1] h h *1e-5  got weight is on cpu
 block_diag          [d,h]      got tensors is on cpu
 sum.IntList_out     d *[0] oh0 got self is on cuda:0, different from other tensors on cpu

@@ -95,17 +95,19 @@ def refusal(
         kwargs: its keyword arguments.
         device_of: where a tensor lives; ``None`` for one that may be anywhere, which is then left out.
     """
-    rule = _rule(func)
-    if rule is None:
+    rule, is_generated = _rule(func), _is_generated(func)
+    if rule is None and not is_generated:
         return None
     operands = list(_operands(func, args, kwargs, device_of))
     checked = operands
-    if torch.Tag.generated in func.tags:  # a generated out= variant computes its result elsewhere and copies it over
+    if is_generated:  # an out= variant made of the operator without: that is asked first
         checked = [operand for operand in operands if not operand.written]
     on_meta = any(operand.device.type == "meta" for operand in checked)
     if on_meta and (rule is not _elementwise or any(operand.written for operand in checked)):
         return None
-    message = rule(func, checked)
+    message = rule(func, checked) if rule is not None else None
+    if message is None and is_generated:
+        message = _written_elsewhere(func, operands)
     if message is None:
         return None
     return Refusal(RuntimeError, message, tuple(Operand(o.name, o.tensor, o.device) for o in operands))
@@ -121,6 +123,10 @@ def is_composite(func: torch._ops.OpOverload) -> bool:
     return func.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd) and not any(
         func.has_kernel_for_dispatch_key(key) for key in (keys.CPU, keys.CUDA)
     )
+
+
+def _is_generated(func: torch._ops.OpOverload) -> bool:
+    return func.namespace in NAMESPACES and torch.Tag.generated in func.tags
 
 
 def follows_first(func: torch._ops.OpOverload) -> bool:
@@ -216,6 +222,28 @@ def _iterate(seen: list[_Seen], scalars: frozenset[str] | None) -> str | None:
 
 def _two_devices(one: torch.device, other: torch.device) -> str:
     return f"Expected all tensors to be on the same device, but found at least two devices, {one} and {other}!"
+
+
+def _written_elsewhere(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | None:
+    """A generated ``out=`` variant copies a result that it has made, on one device (``copy_arg``)."""
+    for out in (operand for operand in seen if operand.written):
+        read = [o.device for o in seen if not o.written and out.position in (None, o.position)]
+        if not read or out.device.type == "meta":
+            continue
+        made = read[0] if follows_first(func) else next((device for device in read if device.type != "cpu"), read[0])
+        if out.device != made:
+            return f"Expected out tensor to have device {made}, but got {out.device} instead"
+    return None
+
+
+def _logical(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | None:
+    """Without an output, the result is made where the first operand is (``comparison_op``)."""
+    return _iterate(seen, None if func._overloadname == "out" else frozenset({"other"}))
+
+
+def _drawn(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | None:
+    """Probabilities are moved between the host and the device (DistributionTemplates.h)."""
+    return None if any(o.device.type == "cpu" for o in seen) else _all_together(func, seen)
 
 
 def _where(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | None:
@@ -371,6 +399,10 @@ def _foreach_scalar(func: torch._ops.OpOverload, seen: list[_Seen]) -> str | Non
 
 _OWN_RULES: Final[dict[str, _Rule]] = {
     "where": _where,
+    "logical_and": _logical,
+    "logical_or": _logical,
+    "logical_xor": _logical,
+    "bernoulli": _drawn,
     "index": _index,
     "_unsafe_index": _index,
     "index_put": _index_put,

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from devlint.runtime.legality import DeviceOf, Operand, Refusal
 
-# Functions that write to `out` by copying, and so to anywhere.
-_OUT_IS_COPIED: Final = frozenset({"diag", "diff", "slice_scatter", "bernoulli"})
+# Functions whose `out` is judged from below, in other words, or may be anywhere; so it is with all ``*_copy``.
+_OTHER_OUT: Final = frozenset({"diag", "slice_scatter", "bernoulli"})
 
 
 def concerns(function: Any, kwargs: dict[str, Any] | None) -> bool:
@@ -59,7 +59,7 @@ def _gather(operands: list[Operand], value: Any, name: str, device_of: DeviceOf)
 def _check_out(function: str, operands: list[Operand]) -> str | None:
     """``checkSameDevice``: the result where the inputs are."""
     given = [operand.device for operand in operands if not operand.name.startswith("out")]
-    if len(set(given)) != 1 or function in _OUT_IS_COPIED or function.endswith("_copy"):
+    if len(set(given)) != 1 or function in _OTHER_OUT or function.endswith("_copy"):
         return None  # inputs apart are refused from below
     away = [operand.device for operand in operands if operand.name.startswith("out") and operand.device != given[0]]
     if not away:

@@ -18,13 +18,12 @@ NAMESPACES: Final = frozenset({"aten", "torch_nn"})
 ELEMENTWISE: Final = frozenset(
     """
     add sub rsub mul div floor_divide remainder fmod pow atan2 hypot copysign heaviside xlogy special_xlog1py
-    special_zeta maximum minimum fmax fmin clamp_max.Tensor_out clamp_min.Tensor_out eq ne lt le gt ge logical_and
-    logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__
-    __rshift__ __ilshift__ __irshift__ special_chebyshev_polynomial_t special_chebyshev_polynomial_u
-    special_chebyshev_polynomial_v special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t
-    special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
-    special_shifted_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he
-    special_laguerre_polynomial_l special_legendre_polynomial_p
+    special_zeta maximum minimum fmax fmin clamp_max.Tensor_out clamp_min.Tensor_out eq ne lt le gt ge bitwise_and
+    bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __ilshift__ __irshift__
+    special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
+    special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u
+    special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w special_hermite_polynomial_h
+    special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p
     ldexp dist allclose
     """.split()
 )
@@ -64,15 +63,13 @@ ARGUMENTS_ANYWHERE: Final = {
 }
 
 # Arguments that may be on the host beside device tensors, of whatever shape: a learning rate is read as a number
-# (FusedAdamKernel.cu), probabilities are moved (DistributionTemplates.h), seeds of attention stay on the host, and
-# indices are moved to what they index (TensorAdvancedIndexing.cpp).
+# (FusedAdamKernel.cu), seeds of attention stay on the host, and indices are moved to what they index
+# (TensorAdvancedIndexing.cpp).
 ARGUMENTS_ON_HOST: Final = {
     "_fused_adam": frozenset({"lr"}),
     "_fused_adamw": frozenset({"lr"}),
     "_fused_sgd": frozenset({"lr"}),
     "_fused_adagrad": frozenset({"lr"}),
-    "bernoulli": frozenset({"p"}),
-    "bernoulli.out": frozenset({"self"}),
     "_unsafe_masked_index": frozenset({"indices"}),
     "_scaled_dot_product_flash_attention_backward": frozenset({"philox_seed", "philox_offset"}),
     "_scaled_dot_product_efficient_attention_backward": frozenset({"philox_seed", "philox_offset"}),

@@ -145,15 +145,17 @@ def _measured(device: str, known: list[Call]) -> dict[str, Any]:
     return operators
 
 
-def differences(operators: dict[str, Any]) -> list[str]:
-    """Where the committed table says otherwise, mix by mix."""
-    found = []
+def differences(operators: dict[str, Any]) -> tuple[list[str], int, int]:
+    """Where the committed table says otherwise, mix by mix; how many mixes of how many calls are in both."""
+    found, mixes_, calls_ = [], 0, 0
     for name, entry in read_table()["operators"].items():
         expected, here = verdicts(entry), verdicts(operators.get(name, {"passes": {}, "raises": {}}))
+        calls_ += name in operators
         for mix in expected.keys() & here.keys():
+            mixes_ += 1
             if expected[mix] != here[mix]:
                 found.append(f"{name}, {mix}: {here[mix]}, not {expected[mix]}")
-    return found
+    return found, mixes_, calls_
 
 
 def main() -> None:
@@ -171,8 +173,8 @@ def main() -> None:
         return
     operators = measured(options.device, options.jobs)
     if options.check:
-        found = differences(operators)
-        print(*found, sep="\n")
+        found, mixes_, calls_ = differences(operators)
+        print(*found, f"{len(found)} of {mixes_} mixes of {calls_} calls differ", sep="\n")
         sys.exit(1 if found else 0)
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else None
     write_table({"provenance": "measured", "torch": torch.__version__, "gpu": gpu}, operators, options.output)

@@ -123,7 +123,7 @@ class Operators(TorchDispatchMode):
         elif name == "aten::_pack_padded_sequence":
             result = [self._pretended(args[0]), None]  # the batch sizes are the host's
         elif name.startswith("aten::_foreach_"):
-            result = [self._pretended(tensor) for tensor in args[0]]
+            result = [self._pretended_beside(args, i) for i in range(len(args[0]))]
         if torch.is_grad_enabled():
             for tensor in operands:
                 if tensor.requires_grad and tensor.dim() == 0 and device_of(tensor) == HOST:
@@ -133,6 +133,12 @@ class Operators(TorchDispatchMode):
     def _pretended(self, tensor: torch.Tensor) -> torch.device | None:
         place = device_of(tensor)
         return place if self.simulator.machine.is_device(place) else None
+
+    def _pretended_beside(self, args: Any, i: int) -> torch.device | None:
+        """Where the i-th operation of a ``_foreach_`` makes its result: on the device, if one of its operands is."""
+        lists = [value for value in args if isinstance(value, (list, tuple)) and len(value) == len(args[0])]
+        places = [self._pretended(value[i]) for value in lists if isinstance(value[i], torch.Tensor)]
+        return next((place for place in places if place is not None), None)
 
     def _mark(self, result: Any, place: Any) -> None:
         if isinstance(place, list):
