@@ -33,6 +33,7 @@ import re
 import sys
 import traceback
 import types
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -91,8 +92,23 @@ class Machine:
     exact: bool
 
 
+@contextmanager
+def _real() -> Iterator[None]:
+    """The GPU that there is. cuDNN would round to TF32, which is no five digits."""
+    cudnn: Any = torch.backends.cudnn
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there is a newer way to say it, in newer versions of torch
+        before, cudnn.allow_tf32 = cudnn.allow_tf32, False
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cudnn.allow_tf32 = before
+
+
 SIMULATED = Machine(simulate, exact=True)
-REAL = Machine(nullcontext, exact=False)
+REAL = Machine(_real, exact=False)
 #: What a proof may need that a machine with one GPU is not, and the machine that is simulated for it.
 MACHINES: dict[str, Machine] = {
     "two GPUs": Machine(partial(simulate, 2), exact=True),
