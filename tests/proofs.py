@@ -44,6 +44,7 @@ from types import FrameType
 from typing import Any, get_args
 
 import numpy as np
+import pytest
 import torch
 
 from devlint.rule import rule_files
@@ -90,6 +91,20 @@ class Machine:
 
     start: Callable[[], AbstractContextManager[Any]]
     exact: bool
+
+
+@contextmanager
+def without_devices() -> Iterator[None]:
+    """The host alone: on a machine with a GPU, programs that ask for one are told that there is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        patch.setattr(torch.cuda, "device_count", lambda: 0)
+        patch.setattr(torch.backends.mps, "is_available", lambda: False)
+        if hasattr(torch, "accelerator"):  # since 2.6
+            patch.setattr(torch.accelerator, "is_available", lambda: False)
+            patch.setattr(torch.accelerator, "device_count", lambda: 0)
+            patch.setattr(torch.accelerator, "current_accelerator", lambda *args, **kwargs: None)
+        yield
 
 
 @contextmanager
@@ -209,7 +224,10 @@ def run(file: Path, machine: Machine | None, on: On = "collect") -> Outcome:
     random = torch.get_rng_state(), np.random.get_state()
     sys.modules[module.__name__] = module  # dataclasses and pickle look there
     try:
-        with machine.start() if machine else nullcontext(), guard(on=on) if machine else nullcontext() as report:
+        with (
+            machine.start() if machine else without_devices(),
+            guard(on=on) if machine else nullcontext() as report,
+        ):
             outcome.report = report or Report()
             try:
                 with _counting_lines(outcome):

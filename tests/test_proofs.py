@@ -246,7 +246,7 @@ def _devlint(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def _python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    environment = {**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    environment = {**os.environ, "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from devlint.runtime.simulator import Simulator, simulate
 from imaginary import CPU, ONE, machine
+from proofs import without_devices
 
 __all__ = ["machine"]  # the fixture
 
@@ -71,10 +72,11 @@ def test_a_file_from_two_devices_is_refused_on_a_machine_with_one() -> None:
         file.seek(0)
         assert torch.load(file, map_location="cuda:0").device == torch.device("cuda", 0)
     file.seek(0)
-    with pytest.raises(RuntimeError, match="Attempting to deserialize object on a CUDA device"):
-        torch.load(file)
-    file.seek(0)
-    assert torch.load(file, map_location="cpu").tolist() == [1.0, 1.0]
+    with without_devices():
+        with pytest.raises(RuntimeError, match="Attempting to deserialize object on a CUDA device"):
+            torch.load(file)
+        file.seek(0)
+        assert torch.load(file, map_location="cpu").tolist() == [1.0, 1.0]
 
 
 def test_files_of_the_host_stay_files_of_the_host() -> None:

@@ -739,6 +739,9 @@ def test_a_machine_with_mps_has_no_cuda(mps: Simulator) -> None:
         torch.cuda.current_device()
     with pytest.raises(RuntimeError, match="one MPS device"):
         torch.ones(1, device="mps:1")
+    with pytest.raises(TypeError, match="not available"):
+        torch.cuda.FloatTensor([1.0])
+    assert not isinstance(torch.ones(1), torch.cuda.FloatTensor)
 
 
 def test_mps_trains_and_answers(mps: Simulator) -> None:
@@ -824,10 +827,11 @@ def test_afterwards_everything_is_as_before(kind: str, fails: bool) -> None:
 
     run()  # what is imported on first use is not the simulator's doing
     before = _names()
+    there = torch.cuda.is_available(), torch.backends.mps.is_available()
     run()
     after = _names()
     assert [key for key in before | after if before.get(key) is not after.get(key)] == []
-    assert not torch.cuda.is_available() and not torch.backends.mps.is_available()
+    assert (torch.cuda.is_available(), torch.backends.mps.is_available()) == there
     assert not torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     assert torch.overrides._get_current_function_mode_stack() == []
 

@@ -208,7 +208,7 @@ def replacements(simulator: Simulator) -> Iterator[tuple[Any, Any, Any]]:
     yield torch._C, "__getattr__", _not_simulated(machine)
     yield torch._C, "_has_cuda", True
     yield torch._C, "_has_cudnn", True
-    yield torch.version, "cuda", CUDA_VERSION
+    yield torch.version, "cuda", torch.version.cuda or CUDA_VERSION  # torchvision compares it with its own
     cudnn = getattr(torch.backends.cudnn, "m", torch.backends.cudnn)  # torch puts an object before its module
     yield cudnn, "_init", lambda: True
     yield cudnn, "version", lambda: CUDNN_VERSION

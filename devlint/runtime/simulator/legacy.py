@@ -35,10 +35,19 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
         simulator.default = machine.device("cuda") if name.startswith("torch.cuda.") else None
 
     replaced: list[tuple[Any, str, Any]] = [(torch, "set_default_tensor_type", set_default)]
-    if machine.kind == "cuda":
-        for name in _NAMES:
-            replaced.append((torch.cuda, f"{name}Tensor", _made_on_device(simulator, getattr(torch, f"{name}Tensor"))))
+    for name in (f"{name}Tensor" for name in _NAMES):
+        there = _made_on_device(simulator, getattr(torch, name)) if machine.kind == "cuda" else _not_available(name)
+        replaced.append((torch.cuda, name, there))
     return replaced
+
+
+def _not_available(name: str) -> Any:
+    """What a torch without CUDA has under the name, for where this one has a GPU."""
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"type torch.cuda.{name} not available. Torch not compiled with CUDA enabled.")
+
+    return type(name, (), {"__new__": new, "__module__": "torch.cuda"})
 
 
 def _made_on_device(simulator: Simulator, host_type: Any) -> Any:
