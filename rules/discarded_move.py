@@ -538,7 +538,7 @@ _MODULES = re.compile(
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 
-#: What leaves a test out, whatever the machine.
 #: Factories that take nothing but sizes by position.
 _OF_SIZES = frozenset(f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn"))
+#: What leaves a test out, whatever the machine.
 _SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})
