@@ -1,7 +1,7 @@
 """Whether code fails, on any device, before it gets to where a finding is: what is said of it matters to nobody.
 
-What published code does more often than one would think: it reads an attribute whose only assignment is commented out,
-or a name that nothing in its file binds, or it asks whether a device equals a string.
+What published code does more often than one would think: it reads an attribute that nothing sets, or whose only
+assignment is commented out, or a name that nothing in its file binds, or it asks whether a device equals a string.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from devlint import tree
+from devlint.flow import torch_table as table
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.steps import is_under_test, runs_each_time
 from devlint.flow.value import TENSOR
+from devlint.mentions import says
 
 if TYPE_CHECKING:
     from devlint.flow import Flow
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Puts names where nobody sees them.
 _BY_TEXT = re.compile(r"\bimport\s+\*|\bglobals\(\)|\bexec\(|\bget_ipython\(|\bbuiltins\.")
+#: Bases of which every attribute is known.
+_PLAIN = frozenset({"object", "torch.nn.Module"})
 _KNOWN = frozenset(dir(builtins)) | frozenset(
     "__annotations__ __builtins__ __class__ __file__ __module__ __path__ __qualname__ __version__ display exit quit "
     "reveal_type".split()
@@ -82,7 +86,7 @@ def _failing(flow: Flow, function: Function) -> Iterator[cst.CSTNode]:
     source, cls = flow.source, function.cls
     for node in tree.walk(function.node.body):
         if type(node) is cst.Attribute:
-            missing = cls is not None and _is_commented_out(flow, cls, node)
+            missing = cls is not None and (_is_commented_out(flow, cls, node) or _is_never_set(flow, cls, node))
         else:
             missing = type(node) is cst.Name and _is_unbound(source, node)
         if not missing or not runs_each_time(flow, function, node) or is_under_test(flow, function, node):
@@ -114,6 +118,20 @@ def _is_commented_out(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
     ):
         return False
     return not any(name in owner.methods or name in owner.stores for owner in cls.lineage)
+
+
+def _is_never_set(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
+    """``if self.nane is None:``, where nothing in the class, what it inherits, or the project's text sets that."""
+    if type(node.value) is not cst.Name or node.value.value != "self" or not _is_loaded(flow.source, node):
+        return False
+    name = node.attr.value
+    if name.startswith("_") or name in table.MODULE_ATTRIBUTES or flow.project is None:
+        return False
+    bases = {base for owner in cls.lineage for base in owner.bases} - {owner.name for owner in cls.lineage}
+    if not bases <= _PLAIN:
+        return False
+    sets = f"sets {name}"
+    return not says(flow.source.raw, "", sets) and flow.project.some_file_says(sets) is False
 
 
 @lru_cache(maxsize=1)
@@ -148,11 +166,11 @@ def _names_bound(text: str) -> frozenset[str] | None:
     except (SyntaxError, ValueError, RecursionError):
         return None  # what LibCST reads, and this Python does not
     found: set[str] = set()
-    for table in todo:
-        todo += table.get_children()
+    for each in todo:
+        todo += each.get_children()
         found.update(
             symbol.get_name()
-            for symbol in table.get_symbols()
+            for symbol in each.get_symbols()
             if symbol.is_assigned() or symbol.is_imported() or symbol.is_parameter() or symbol.is_namespace()
         )
     return frozenset(found)

@@ -16,8 +16,8 @@ from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
-    "called chooses credits defines demands gives gpus hosts imports offloads redirects runs script silences unset"
-    " uses".split()
+    "called chooses credits defines demands gives gpus hosts imports offloads redirects runs script sets silences"
+    " unset uses".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
@@ -126,7 +126,8 @@ class Mentions:
         somebody of that name. ``silences NAME``: it is no test and calls that where autograd is off. ``hosts NAME``: it
         is no test and calls that with the host for a device. ``called NAME``: it sets up a distribution of that name.
         ``unset NAME``: it has a setting of that name which is off: none, zero or negative, as an option's default or in
-        so many words. ``gives NAME``: it gives such a setting a number.
+        so many words. ``gives NAME``: it gives such a setting a number. ``sets NAME``: it does more with an attribute
+        of that name than read it from ``self``.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -235,6 +236,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return any(_SEPARATOR.sub(b"_", match[1]).lower() == name for match in _CALLED.finditer(raw))
     if what == "defines":
         return name in raw and found_in(_defines(name), raw)
+    if what == "sets":
+        return name in raw and found_in(_sets(name), raw)
     if what == "uses":
         return name in raw and found_in(_uses(name), raw)
     if what == "hosts":
@@ -373,6 +376,13 @@ def _defines(name: bytes) -> re.Pattern[bytes]:
 def _uses(name: bytes) -> re.Pattern[bytes]:
     """``x.name``, or the name as a string, by which it may be looked up."""
     return re.compile(rb"(?:\.\s*|[\"'`])" + re.escape(name) + rb"\b")
+
+
+@lru_cache(maxsize=64)
+def _sets(name: bytes) -> re.Pattern[bytes]:
+    """``self.name = 1``, ``self.name, rest = rows``, ``other.name``, ``setattr(x, "name", 1)``, ``def name(self):``"""
+    word = re.escape(name) + rb"\b"
+    return re.compile(rb"(?<!\w)(?<!\bself\.)" + word + rb"|\bself\." + word + rb"\s*(?:[,:\])]|[-+*/|&@]?=(?!=))")
 
 
 @lru_cache(maxsize=64)

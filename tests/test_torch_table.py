@@ -42,6 +42,11 @@ def resolve(name: str) -> object:
 # names ------------------------------------------------------------------------------------------------------
 
 
+def test_every_public_attribute_of_a_module_is_known():
+    public = {name for name in dir(torch.nn.Module()) if not name.startswith("_") and name != "T_destination"}
+    assert public == table.MODULE_ATTRIBUTES
+
+
 QUALIFIED = """
     FACTORIES IGNORE_DEFAULT LIKE KEEPING WRAPPERS HOST_FACTORIES DEVICE_TYPED FUNCTIONS WAIT_FUNCTIONS MODULES
     MODULE_BASES OPTIMIZERS DISTRIBUTIONS LOADERS DATASETS SAMPLERS DEFAULT_DEVICE_SETTERS

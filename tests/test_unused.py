@@ -732,6 +732,9 @@ from torch.nn.utils import clip_grad_norm_
 
 
 class Trainer:
+    def __init__(self, cfg, model, optimizer, scaler):
+        self.cfg, self.model, self.optimizer, self.scaler = cfg, model, optimizer, scaler
+
     def step(self, loss):
         self.scaler.scale(loss).backward()
         if self.cfg.train.clip_norm > 0:
