@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
-from devlint.flow.names import dotted, target_names
+from devlint.flow.names import called_name, dotted, target_names
 from devlint.rule import Rule
 from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, names_in, takes_more
 from devlint.rules._moves import short
@@ -20,7 +20,7 @@ class MissingSetEpoch(Rule):
 
     ## What it does
     Reports a `DistributedSampler` that shuffles for a loader, in a file that trains for several epochs and never calls
-    `set_epoch`.
+    `set_epoch`: at the loop over that loader, or over epochs, before which the call is missing.
 
     ## Why is this bad
     The sampler shuffles with its seed and its epoch, so that all processes agree on the order. Until it is told another
@@ -83,6 +83,7 @@ class MissingSetEpoch(Rule):
         epochs = [loop for loop in self.source.nodes_of(cst.For) if self._counts_epochs(loop)]
         if not epochs:
             return
+        self._told: set[cst.CSTNode] = set()
         loaders = self.flow.calls("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
         for call in self.flow.calls(
             "torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"
@@ -127,25 +128,50 @@ class MissingSetEpoch(Rule):
         return any(NOT_TRAINED_ON.search(name) for name in names)
 
     def _report(self, sampler: cst.Call, loader: cst.Call, here: list[cst.For], epochs: list[cst.For]) -> None:
+        loop = here[0] if here else None
+        rounds = self._rounds(bound_name(self.flow, loader), here)
+        place = rounds.iter if rounds is not None else loop.iter if loop is not None else sampler
+        if place in self._told:
+            return  # a loop takes one loader, whichever of them
+        self._told.add(place)
+        notes = [(sampler, "this shuffles the data"), ((loop or epochs[0]).iter, "this loops over epochs")]
         self.report(
-            sampler,
+            place,
             f"`{short(self.code(sampler))}` gives the same order in every epoch: nothing calls its `set_epoch`",
-            notes=[self.note((here or epochs)[0], "this loops over epochs")],
-            fix=self._fix(loader, here),
+            notes=[self.note(node, text) for node, text in notes if node is not place],
+            fix=self._fix(loader, loop, rounds) if loop is not None and rounds is not None else None,
             # def make_loader(dataset): ...   its callers in other files may tell the sampler
             tentative=not here or self.in_tests,
         )
 
-    def _fix(self, loader: cst.Call, epochs: list[cst.For]) -> Fix | None:
-        name = bound_name(self.flow, loader)
-        for loop in epochs if name else ():
-            if not isinstance(loop.target, cst.Name):
-                continue
+    def _rounds(self, name: str, here: list[cst.For]) -> cst.For | None:
+        """The loop over the loader of which an epoch is known: before that the call is missing."""
+        for loop in here:
             for inner in tree.walk(loop.body):
-                if isinstance(inner, cst.For) and name in {dotted(n) for n in _iterated(inner.iter)}:
-                    line = self.insert_statement(inner, f"{name}.sampler.set_epoch({loop.target.value})")
-                    return self.fix("tell the sampler the epoch", line, safe=False) if line is not None else None
-        return None
+                if isinstance(inner, cst.For) and name and name in {dotted(n) for n in _iterated(inner.iter)}:
+                    return inner
+        # def run_epoch(self, epoch): for x, y in self.loader: ...
+        return next((each for each in self.source.nodes_of(cst.For) if not here and self._trains(each)), None)
+
+    def _trains(self, loop: cst.For) -> bool:
+        """Whether a loop over batches goes backward, itself or in what it calls, where the epoch is handed in."""
+        function = self.flow.function(loop)
+        if function is None or not any(_EPOCH.match(param.name.value) for param in function.params):
+            return False
+        if not any(_LOADERS.search(dotted(each)) for each in _iterated(loop.iter)):
+            return False
+        if tree.named(loop.body, "backward"):
+            return True
+        called = {called_name(call) for call in tree.walk(loop.body) if isinstance(call, cst.Call)}
+        functions = self.flow.scope.functions.values()
+        return any(f.name in called and tree.named(f.node.body, "backward") for f in functions)
+
+    def _fix(self, loader: cst.Call, loop: cst.For, inner: cst.For) -> Fix | None:
+        if not isinstance(loop.target, cst.Name):
+            return None
+        told = f"{bound_name(self.flow, loader)}.sampler.set_epoch({loop.target.value})"
+        line = self.insert_statement(inner, told)
+        return self.fix("tell the sampler the epoch", line, safe=False) if line is not None else None
 
 
 def _iterated(node: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -155,3 +181,9 @@ def _iterated(node: cst.BaseExpression) -> list[cst.BaseExpression]:
         node = node.args[0].value
         found.append(node)
     return found
+
+
+#: What a function is told that runs one epoch.
+_EPOCH = re.compile(r"(cur(rent)?_|i_?)?epoch(_?(i|idx|index|id|no|num|number))?$")
+#: What a loop over batches goes through.
+_LOADERS = re.compile(r"load|data|batch|_dl$|_iter", re.I)
