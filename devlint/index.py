@@ -498,7 +498,9 @@ class View:
         found = self.index.answer(whole, f"imports {name}") if whole else TOO_MANY
         if found == TOO_MANY:
             return None
-        if found and (os.path.dirname(found) == self._root or self._ask(found, "runs")):
+        # from losses import *   in a script that names none of them
+        writes = found and self._ask(found, f"writes {name.rpartition(' ')[2]}")
+        if writes and (os.path.dirname(found) == self._root or self._ask(found, "runs")):
             return bool(self._ask(found, f"imports {name}"))
         return self._ask(whole, f"reached {name}") != ""
 

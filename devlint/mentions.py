@@ -17,7 +17,7 @@ from devlint.testcode import is_test_file
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
     "called chooses credits defines demands gives gpus hosts imports offloads redirects runs script sets silences"
-    " unset uses".split()
+    " unset uses writes".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
@@ -127,7 +127,7 @@ class Mentions:
         is no test and calls that with the host for a device. ``called NAME``: it sets up a distribution of that name.
         ``unset NAME``: it has a setting of that name which is off: none, zero or negative, as an option's default or in
         so many words. ``gives NAME``: it gives such a setting a number. ``sets NAME``: it does more with an attribute
-        of that name than read it from ``self``.
+        of that name than read it from ``self``. ``writes NAME``: it has that word anywhere.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -234,6 +234,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name.decode() in authors(raw[:_HEAD].decode("utf-8", "replace"))
     if what == "called":
         return any(_SEPARATOR.sub(b"_", match[1]).lower() == name for match in _CALLED.finditer(raw))
+    if what == "writes":
+        return name in raw
     if what == "defines":
         return name in raw and found_in(_defines(name), raw)
     if what == "sets":

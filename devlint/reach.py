@@ -117,10 +117,16 @@ class Reached:
 
     def _only_hands_on(self, path: str, name: str) -> bool:
         """Whether a file imports a name and makes nothing of it, and only others of the project may ask it for that."""
-        is_run = self._is_at_root(path) or is_test_file(path)
-        if self._is_distributed or is_run or not path.endswith(".py"):
+        raw = self._mentions.content(path)
+        if not path.endswith(".py"):
             return False
-        rest = IMPORT.sub(b"", self._mentions.content(path))
+        if self._is_at_root(path) or is_test_file(path):
+            if name.encode() in raw:
+                return False
+            # from losses import *   in a script that names none of them
+        elif self._is_distributed:
+            return False
+        rest = IMPORT.sub(b"", raw)
         return _LOOKS_UP.search(rest) is None and all(
             rest[match.start() - 1 : match.start()] in (b"'", b'"') for match in word_of(name.encode()).finditer(rest)
         )

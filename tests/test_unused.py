@@ -61,6 +61,25 @@ def test_what_another_file_imports_or_documents_is_used(tmp_path: Path, others: 
     assert project(tmp_path, **others) == ["create-then-move"]
 
 
+@pytest.mark.parametrize(
+    ("others", "rules"),
+    [
+        ({"train.py": "from pkg.model import *\n\nnet = Causal()\n"}, ["create-then-move"]),
+        ({"train.py": "from pkg.model import *\n\nnet = Plain()\n"}, []),
+        ({"train.py": "from pkg.model import *\n\nnet = eval(args.net)()\n"}, ["create-then-move"]),
+        (
+            {"nets.py": "from pkg.model import *\n", "train.py": "from nets import *\n\nnet = Causal()\n"},
+            ["create-then-move"],
+        ),
+        ({"nets.py": "from pkg.model import *\n", "train.py": "from nets import *\n\nnet = Plain()\n"}, []),
+    ],
+)
+def test_a_script_that_imports_all_names_uses_those_that_it_writes_down(
+    tmp_path: Path, others: dict[str, str], rules: list[str]
+) -> None:
+    assert project(tmp_path, **others) == rules
+
+
 def test_a_file_that_imports_another_of_its_own_name_does_not_use_itself(tmp_path: Path) -> None:
     model = MODEL.replace("from torch import nn", "from torch import nn\n\nfrom ..kernels.model import run\n\nrun()")
     assert project(tmp_path, model, **{"kernels/model.py": "def run(): ...\n"}) == []
