@@ -7,13 +7,14 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import called_name, dotted, last_word
+from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import DATA, DICT, LIST, OBJECT, OF_TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
+from devlint.rules._decides_little import only_brings, only_moves_there, only_tells
 from devlint.rules._moves import short
 from devlint.rules._taken_for_text import taken_for_text
 from devlint.rules._training import bound_paths, is_inside
@@ -266,7 +267,7 @@ class DeviceComparedToString(Rule):
         if against.kind == DATA and against.text is not None:
             if self._takes_other_words(device, against.text) or self._is_text_there(node, device):
                 return
-            if self._only_moves_there(node, against.text):
+            if only_moves_there(self, node, against.text):
                 return  # if x.device != "cpu": x = x.to("cpu")  moves nothing where it need not have been asked
             texts = _texts([against]) or []  # f"cuda:{rank}"
             self._report(node, device, f"which {outcome} the string `{short(self.code(other))}`", texts)
@@ -329,7 +330,7 @@ class DeviceComparedToString(Rule):
         if not isinstance(made, cst.Call) or self.flow.name_of(made) != "torch.device" or len(made.args) != 1:
             return
         told = self._told_no_index(made.args[0].value)
-        if told is None or self._only_brings(node):
+        if told is None or only_brings(self, node):
             return
         shown = short(self.code(other))
         edits = self.insert_after(device, ".type"), self.insert_after(other, ".type")
@@ -359,17 +360,6 @@ class DeviceComparedToString(Rule):
         default = self.flow.value(param.default).text if param.default is not None else None
         # def fits(x, device): x.device == torch.device(device)   may be handed the device of a tensor
         return False if "str" in written or default in _TYPES else None
-
-    def _only_brings(self, node: cst.Comparison) -> bool:
-        """Whether what the comparison decides on is nothing but moves, which do nothing to what is there."""
-        # if x.device != device: x = x.to(device)
-        branch = self.parent(node)
-        if isinstance(branch, cst.BooleanOperation) and isinstance(branch.operator, cst.And):
-            branch = self.parent(branch)
-        if not isinstance(branch, cst.If | cst.IfExp):
-            return False
-        calls = [each for each in tree.walk(branch.body) if isinstance(each, cst.Call)]
-        return bool(calls) and all(called_name(each) in _BRINGS or _is_telling(each) for each in calls)
 
     def _type_compared(
         self, node: cst.Comparison, kind: cst.Attribute, other: cst.BaseExpression, outcome: str
@@ -404,51 +394,6 @@ class DeviceComparedToString(Rule):
                 return True
             child, parent = parent, self.parent(parent)
         return False
-
-    def _only_moves_there(self, node: cst.Comparison, text: str) -> bool:
-        """Whether the comparison decides on nothing but moves to the place that it asks for, which change nothing."""
-        branch, equal = self.parent(node), isinstance(node.comparisons[0].operator, cst.Equal)
-        if not isinstance(branch, cst.If | cst.IfExp) or branch.test is not node:
-            return False
-        if isinstance(branch, cst.IfExp):  # x if x.device == "meta" else x.to("meta")
-            there, moved = (branch.body, branch.orelse) if equal else (branch.orelse, branch.body)
-            return isinstance(there, cst.Name | cst.Attribute) and self._is_moved(moved, text)
-        if not equal and branch.orelse is None and self._only_empties(branch.body):
-            return True  # if x.device != "cpu": torch.cuda.empty_cache()
-        there_values, moved_values = _given(branch.body), self._given_otherwise(branch)
-        if not equal:  # if x.device != "cpu": x = x.to("cpu")
-            there_values, moved_values = [] if branch.orelse is None else moved_values, there_values
-        return (
-            there_values is not None
-            and moved_values is not None
-            and moved_values != []
-            and all(dotted(value) not in ("", "None", "True", "False") for value in there_values)
-            and all(self._is_moved(value, text) for value in moved_values)
-        )
-
-    def _only_empties(self, block: cst.BaseSuite) -> bool:
-        """Whether a block calls nothing but what does nothing where CUDA was not used."""
-        calls = [node for node in tree.walk(block) if isinstance(node, cst.Call)]
-        return bool(calls) and all(self.flow.name_of(call) in _IDLE_ON_HOST for call in calls)
-
-    def _given_otherwise(self, branch: cst.If) -> list[cst.BaseExpression] | None:
-        """What the other branch gives: ``if x.device == "meta": return x``, and what follows it."""
-        if branch.orelse is not None:
-            return _given(branch.orelse.body) if isinstance(branch.orelse, cst.Else) else None
-        block = self.parent(branch)
-        return _given(block, after=branch) if isinstance(block, cst.IndentedBlock) else None
-
-    def _is_moved(self, value: cst.BaseExpression, text: str) -> bool:
-        calls = [node for node in tree.walk(value) if isinstance(node, cst.Call)]
-        return bool(calls) and all(self._moves_to(call, text) for call in calls)
-
-    def _moves_to(self, call: cst.Call, text: str) -> bool:
-        func = call.func
-        if not isinstance(func, cst.Attribute):
-            return False
-        if func.attr.value == "to" and len(call.args) == 1:
-            return self.flow.value(call.args[0].value).text == text
-        return func.attr.value == text and not call.args  # x.cpu()
 
     def _compared_as_text(self, node: cst.Comparison, text: cst.BaseExpression, other: cst.BaseExpression) -> None:
         """``str(device) == "cuda"``, which is false for ``cuda:0``."""
@@ -489,7 +434,7 @@ class DeviceComparedToString(Rule):
         ):
             return
         param = self._parameter_of(device)
-        if param is None or self._only_moves_there(node, texts[0]) or self._is_compared_as_object(node, device):
+        if param is None or only_moves_there(self, node, texts[0]) or self._is_compared_as_object(node, device):
             return
         handed = self._handed(param)
         either = param.annotation is not None and {"torch.device", "str"} <= set(
@@ -645,19 +590,7 @@ class DeviceComparedToString(Rule):
 
     def _matters_little(self, node: cst.CSTNode) -> bool:
         """Whether it decides on what people are told alone, or is kept as another project has it."""
-        return is_copied(self, node) or self._only_tells(node)
-
-    def _only_tells(self, node: cst.CSTNode) -> bool:
-        """``if device != "mps": warnings.warn(...)``, ``print("fast" if device == "cuda" else "slow")``"""
-        child, parent = node, self.parent(node)
-        while isinstance(parent, cst.BooleanOperation | cst.UnaryOperation):
-            child, parent = parent, self.parent(parent)
-        if isinstance(parent, cst.If) and parent.test is child:
-            return _tells(parent.body) and (
-                parent.orelse is None or (isinstance(parent.orelse, cst.Else) and _tells(parent.orelse.body))
-            )
-        statement = self.enclosing(node, cst.BaseSmallStatement, cst.BaseCompoundStatement)
-        return isinstance(statement, cst.Expr) and _says(statement)
+        return is_copied(self, node) or only_tells(self, node)
 
     def _is_surely(self, device: cst.BaseExpression) -> bool:
         """Whether it is a `torch.device` by more than an annotation: those are written of strings as well."""
@@ -704,23 +637,6 @@ _OF_STRINGS = frozenset(
 )
 #: Packages that call devices so.
 _WITH_GPUS = frozenset("jax tensorflow paddle mxnet pytorch_lightning lightning onnxruntime mindspore oneflow".split())
-#: Methods that move, and what gives the parameters to be moved.
-_BRINGS = frozenset("to cuda cpu parameters buffers state_dict items values".split())
-#: What is called to tell people something.
-_TELLS = frozenset("critical debug error exception info log print warn warn_once warning warning_once".split())
-_IDLE_ON_HOST = frozenset({"torch.cuda.empty_cache", "gc.collect"})
-
-
-def _given(block: cst.BaseSuite, after: cst.CSTNode | None = None) -> list[cst.BaseExpression] | None:
-    """The values of a block of nothing but assignments and returns, of what stands behind ``after`` in it."""
-    lines = list(block.body)
-    found = []
-    for line in lines[lines.index(after) + 1 :] if after is not None else lines:
-        for small in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
-            if not isinstance(small, cst.Assign | cst.Return) or small.value is None:
-                return None
-            found.append(small.value)
-    return found
 
 
 def _shown(node: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -735,23 +651,6 @@ def _shown(node: cst.BaseExpression) -> cst.BaseExpression | None:
         else:
             return None
     return node.value if isinstance(node, cst.Attribute) and node.attr.value == "type" else None
-
-
-def _tells(block: cst.BaseSuite) -> bool:
-    """Whether a block does nothing but tell people something."""
-    return all(
-        isinstance(line, cst.SimpleStatementLine) and all(_says(small) for small in line.body) for line in block.body
-    )
-
-
-def _says(statement: cst.CSTNode) -> bool:
-    """``print(...)``, ``logger.info(...)``, ``warnings.warn(...)``"""
-    call = statement.value if isinstance(statement, cst.Expr) else None
-    return isinstance(call, cst.Call) and _is_telling(call)
-
-
-def _is_telling(call: cst.Call) -> bool:
-    return last_word(dotted(call.func)) in _TELLS
 
 
 def _texts(values: Iterable[Value]) -> list[str] | None:
