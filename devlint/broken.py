@@ -18,8 +18,8 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.names import dotted
-from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.steps import is_under_test, runs_each_time
+from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, Class, Function
+from devlint.flow.steps import above, is_under_test, runs_each_time
 from devlint.flow.value import TENSOR
 from devlint.mentions import says
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Puts names where nobody sees them.
 _BY_TEXT = re.compile(r"\bimport\s+\*|\bglobals\(\)|\bexec\(|\bget_ipython\(|\bbuiltins\.")
-#: Bases of which every attribute is known.
-_PLAIN = frozenset({"object", "torch.nn.Module"})
 _KNOWN = frozenset(dir(builtins)) | frozenset(
     "__annotations__ __builtins__ __class__ __file__ __module__ __path__ __qualname__ __version__ display exit quit "
     "reveal_type".split()
@@ -42,7 +40,7 @@ def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
     function = flow.function(node)
     if function is None:
         return False
-    if _never_holds(flow, function, node):
+    if _never_holds(flow, node):
         return True
     order = flow.source.comes_before
     if any(order(each, node) for each in _failing(flow, function)):
@@ -51,9 +49,9 @@ def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
     return cls is not None and function.role != CONSTRUCTOR and _cannot_be_built(flow, cls)
 
 
-def _never_holds(flow: Flow, function: Function, node: cst.CSTNode) -> bool:
+def _never_holds(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether a node stands under ``if x.device == "cpu":``, which is never so: a ``torch.device`` equals no string."""
-    way = [node, *_around(flow.source, function, node)]
+    way = [node, *above(flow, node)]
     return any(
         type(around) is cst.If and inner is around.body and _takes_device_for_text(flow, around.test)
         for inner, around in pairwise(way)
@@ -86,29 +84,27 @@ def _failing(flow: Flow, function: Function) -> Iterator[cst.CSTNode]:
     source, cls = flow.source, function.cls
     for node in tree.walk(function.node.body):
         if type(node) is cst.Attribute:
-            missing = cls is not None and (_is_commented_out(flow, cls, node) or _is_never_set(flow, cls, node))
+            missing = (
+                cls is not None
+                and _is_own(source, node)
+                and (_is_commented_out(flow, cls, node) or _is_never_set(flow, cls, node))
+            )
         else:
             missing = type(node) is cst.Name and _is_unbound(source, node)
         if not missing or not runs_each_time(flow, function, node) or is_under_test(flow, function, node):
             continue
-        if not any(
-            isinstance(each, cst.Try | cst.TryStar | cst.Annotation) for each in _around(source, function, node)
-        ):
+        # try: profile   rows: Rows = []
+        if not any(isinstance(each, cst.Try | cst.TryStar | cst.Annotation) for each in above(flow, node)):
             yield node
 
 
-def _around(source: Source, function: Function, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What a node of a function stands in: ``try: profile``, ``rows: Rows = []``"""
-    current = source.parents[node]
-    while current is not function.node:
-        yield current
-        current = source.parents[current]
+def _is_own(source: Source, node: cst.Attribute) -> bool:
+    """Whether ``self.head`` is read."""
+    return type(node.value) is cst.Name and node.value.value == "self" and _is_loaded(source, node)
 
 
 def _is_commented_out(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
     """``self.head(x)``, where the file has ``# self.head = nn.Linear(8, 2)`` and nothing else sets or names it."""
-    if type(node.value) is not cst.Name or node.value.value != "self" or not _is_loaded(flow.source, node):
-        return False
     name, text = node.attr.value, flow.source.text
     if name not in _stores_commented_out(text):
         return False
@@ -122,13 +118,10 @@ def _is_commented_out(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
 
 def _is_never_set(flow: Flow, cls: Class, node: cst.Attribute) -> bool:
     """``if self.nane is None:``, where nothing in the class, what it inherits, or the project's text sets that."""
-    if type(node.value) is not cst.Name or node.value.value != "self" or not _is_loaded(flow.source, node):
-        return False
     name = node.attr.value
     if name.startswith("_") or name in table.MODULE_ATTRIBUTES or flow.project is None:
         return False
-    bases = {base for owner in cls.lineage for base in owner.bases} - {owner.name for owner in cls.lineage}
-    if not bases <= _PLAIN:
+    if not cls.outside_bases <= BARE_BASES:
         return False
     sets = f"sets {name}"
     return not says(flow.source.raw, "", sets) and flow.project.some_file_says(sets) is False

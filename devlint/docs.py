@@ -453,11 +453,11 @@ _BUILT_IN = {
         may register are not asked), or in a file that imports several files of its package that are not there. And
         findings of rules for which new tensors are on the host, where a file of the project sets another default
         device or tensor type. So are findings in code that fails on any device before it gets there: since it reads a
-        name that nothing in its file binds, or an attribute whose only assignment is commented out, or asks whether a
-        device equals a string. Findings of rules that speak of nothing but what is on a device are, where neither the
-        file nor one that imports it, directly or in turn, brings anything to a device (`net.cuda()`,
-        `x.to(args.device)`, `Trainer(...)`). In tests, findings of what ends a run on a device are tentative, too: a
-        test that stands does not have that fault, or never runs there (8 of 31 were true).
+        name that nothing in its file binds, or an attribute that nothing in the project sets or whose only assignment
+        is commented out, or asks whether a device equals a string. Findings of rules that speak of nothing but what is
+        on a device are, where neither the file nor one that imports it, directly or in turn, brings anything to a
+        device (`net.cuda()`, `x.to(args.device)`, `Trainer(...)`). In tests, findings of what ends a run on a device
+        are tentative, too: a test that stands does not have that fault, or never runs there (8 of 31 were true).
 
         ## Why is this bad
         On repositories that devlint had not been tuned for, these findings were right too seldom to be shown to

@@ -9,9 +9,10 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.names import called_name, dotted
+from devlint.flow.steps import above
 from devlint.flow.value import ARRAY, DATA, MODULE, NONE
 from devlint.rule import Rule
-from devlint.rules._training import FREEING, Body, Loop, above, is_inside, stops_recording
+from devlint.rules._training import FREEING, Body, Loop, is_inside, stops_recording
 
 #: Words of code that trains, or that has turned autograd off: ``Variable(x, volatile=True)``.
 _GRADIENTS = re.compile(r"grad|backward|volatile|inference_mode")

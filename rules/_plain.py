@@ -19,7 +19,7 @@ from devlint.rules._switches import tests_above
 #: Torch drops a mask that it recognises as causal on its way to their layers.
 _LOOK_AT_MASKS = frozenset(f"`torch.nn.{name}`" for name in ("Transformer", "TransformerEncoder", "TransformerDecoder"))
 #: Factories that take nothing but sizes by position.
-_OF_SIZES = frozenset("torch.zeros torch.ones torch.empty torch.rand torch.randn torch.eye".split())
+OF_SIZES = frozenset("torch.zeros torch.ones torch.empty torch.rand torch.randn torch.eye".split())
 
 
 def is_plain(rule: Rule, meeting: Meeting) -> bool:
@@ -48,7 +48,7 @@ def _refuses(rule: Rule, meeting: Meeting) -> bool:
 
 def _can_be_made(rule: Rule, made: cst.Call) -> bool:
     """Whether the factory itself works: ``torch.ones(self.width / 2)`` raises, wherever that is."""
-    if rule.flow.name_of(made) not in _OF_SIZES:
+    if rule.flow.name_of(made) not in OF_SIZES:
         return True
     return not any(
         isinstance(arg.value, cst.BinaryOperation) and isinstance(arg.value.operator, cst.Divide) for arg in made.args

@@ -13,6 +13,7 @@ from devlint.flow import Flow
 from devlint.flow.hypothesis import LOSS_NAME
 from devlint.flow.names import dotted, last_word, target_names
 from devlint.flow.scope import Function
+from devlint.flow.steps import above
 
 Loop = cst.For | cst.While
 #: Methods that go backward for the loss they are handed: ``accelerator.backward(loss)``.
@@ -199,14 +200,6 @@ def is_inside(flow: Flow, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
     while current is not None and current is not outer:
         current = flow.source.parents.get(current)
     return current is outer
-
-
-def above(flow: Flow, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
-    """The nodes around a node, within its function, up to ``end``."""
-    current = flow.source.parents.get(node)
-    while current is not None and current is not end and not isinstance(current, cst.FunctionDef | cst.ClassDef):
-        yield current
-        current = flow.source.parents.get(current)
 
 
 def stops_recording(flow: Flow, expression: cst.BaseExpression) -> bool:

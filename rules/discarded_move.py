@@ -20,6 +20,7 @@ from devlint.rules._into_models import goes_into_model
 from devlint.rules._measuring import is_named_for_measuring, measures_time
 from devlint.rules._moves import destination, short
 from devlint.rules._places import origin_note
+from devlint.rules._plain import OF_SIZES
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 from devlint.rules._tensor_use import OF_TENSORS, called_names, is_used_as_tensor
@@ -204,8 +205,8 @@ class DiscardedMove(Rule):
 
     def _is_made_here(self, call: cst.Call, move: Move | None) -> bool:
         """``found = torch.zeros(3); found.to(device)``: that stays on the host, whoever wrote it first."""
-        made = move.value.origin if move is not None and move.value.place.is_host else None
-        if not isinstance(made, cst.Call) or self.flow.function(made) is not self.flow.function(call):
+        made = _made_on_host(move)
+        if made is None or self.flow.function(made) is not self.flow.function(call):
             return False
         return self.flow.factory(made) is not None
 
@@ -240,8 +241,8 @@ class DiscardedMove(Rule):
 
     def _gives_numbers(self, move: Move | None, reads: list[cst.Name | cst.Attribute]) -> bool:
         """``rates = torch.ones(n); rates.to(device); ... rates[i] * x``: single numbers may meet anything."""
-        made = move.value.origin if move is not None and move.value.place.is_host else None
-        if not isinstance(made, cst.Call) or self.flow.name_of(made) not in _OF_SIZES:
+        made = _made_on_host(move)
+        if made is None or self.flow.name_of(made) not in OF_SIZES - {"torch.eye"}:  # that has rows
             return False
         sizes = [arg for arg in made.args if arg.keyword is None]
         return (
@@ -524,6 +525,12 @@ class DiscardedMove(Rule):
         return True
 
 
+def _made_on_host(move: Move | None) -> cst.Call | None:
+    """The call that made what is moved, where that is on the host."""
+    made = move.value.origin if move is not None and move.value.place.is_host else None
+    return made if isinstance(made, cst.Call) else None
+
+
 def _waits(function: Function) -> bool:
     """Whether a function waits on purpose, or measures, by its name: ``def bench(f, x): f(x).cpu()``."""
     waits = "synchronize" in function.attribute_words | function.calls
@@ -538,7 +545,5 @@ _MODULES = re.compile(
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 
-#: Factories that take nothing but sizes by position.
-_OF_SIZES = frozenset(f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn"))
 #: What leaves a test out, whatever the machine.
 _SKIPS = frozenset({"unittest.skip", "pytest.mark.skip"})

@@ -12,6 +12,7 @@ from devlint.finding import Edit, Fix, Note
 from devlint.flow.facts import Wait
 from devlint.flow.loops import Loop, runs_by_epoch, runs_sometimes, working_loop
 from devlint.flow.names import called_name, dotted, target_names
+from devlint.flow.steps import above
 from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import COMPARING, picks_by_mask
 from devlint.rule import Rule
@@ -30,7 +31,6 @@ from devlint.rules._reads import (
 )
 from devlint.rules._recurs import is_deprecated, trains
 from devlint.rules._switches import flags_of, is_left_out, may_be_on, tests_above
-from devlint.rules._training import above
 
 
 class HostSyncInLoop(Rule):

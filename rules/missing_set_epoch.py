@@ -83,7 +83,7 @@ class MissingSetEpoch(Rule):
         epochs = [loop for loop in self.source.nodes_of(cst.For) if self._counts_epochs(loop)]
         if not epochs:
             return
-        self._told: set[cst.CSTNode] = set()
+        told: set[cst.CSTNode] = set()
         loaders = self.flow.calls("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
         for call in self.flow.calls(
             "torch.utils.data.distributed.DistributedSampler", "torch.utils.data.DistributedSampler"
@@ -94,8 +94,14 @@ class MissingSetEpoch(Rule):
             if loader is None:
                 continue
             here = [loop for loop in epochs if self.flow.function(loop) is self.flow.function(loader)]
-            if not self._is_not_trained_on(call, loader, makes_only=not here):
-                self._report(call, loader, here, epochs)
+            if self._is_not_trained_on(call, loader, makes_only=not here):
+                continue
+            rounds = self._rounds(bound_name(self.flow, loader), here)
+            place = rounds.iter if rounds is not None else here[0].iter if here else call
+            if place not in told:  # a loop takes one loader, whichever of them
+                told.add(place)
+                fix = self._fix(loader, here[0], rounds) if here and rounds is not None else None
+                self._report(place, call, (here or epochs)[0], fix, sure=bool(here))
 
     def _counts_epochs(self, loop: cst.For) -> bool:
         names: set[str] = set()
@@ -127,21 +133,15 @@ class MissingSetEpoch(Rule):
             names.append(function.name)  # def make_test_loader(dataset):
         return any(NOT_TRAINED_ON.search(name) for name in names)
 
-    def _report(self, sampler: cst.Call, loader: cst.Call, here: list[cst.For], epochs: list[cst.For]) -> None:
-        loop = here[0] if here else None
-        rounds = self._rounds(bound_name(self.flow, loader), here)
-        place = rounds.iter if rounds is not None else loop.iter if loop is not None else sampler
-        if place in self._told:
-            return  # a loop takes one loader, whichever of them
-        self._told.add(place)
-        notes = [(sampler, "this shuffles the data"), ((loop or epochs[0]).iter, "this loops over epochs")]
+    def _report(self, place: cst.CSTNode, sampler: cst.Call, loop: cst.For, fix: Fix | None, *, sure: bool) -> None:
+        notes = [(sampler, "this shuffles the data"), (loop.iter, "this loops over epochs")]
         self.report(
             place,
             f"`{short(self.code(sampler))}` gives the same order in every epoch: nothing calls its `set_epoch`",
             notes=[self.note(node, text) for node, text in notes if node is not place],
-            fix=self._fix(loader, loop, rounds) if loop is not None and rounds is not None else None,
+            fix=fix,
             # def make_loader(dataset): ...   its callers in other files may tell the sampler
-            tentative=not here or self.in_tests,
+            tentative=not sure or self.in_tests,
         )
 
     def _rounds(self, name: str, here: list[cst.For]) -> cst.For | None:
@@ -150,8 +150,10 @@ class MissingSetEpoch(Rule):
             for inner in tree.walk(loop.body):
                 if isinstance(inner, cst.For) and name and name in {dotted(n) for n in _iterated(inner.iter)}:
                     return inner
+        if here:
+            return None
         # def run_epoch(self, epoch): for x, y in self.loader: ...
-        return next((each for each in self.source.nodes_of(cst.For) if not here and self._trains(each)), None)
+        return next((each for each in self.source.nodes_of(cst.For) if self._trains(each)), None)
 
     def _trains(self, loop: cst.For) -> bool:
         """Whether a loop over batches goes backward, itself or in what it calls, where the epoch is handed in."""

@@ -9,11 +9,12 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted
 from devlint.flow.scope import Class
+from devlint.flow.steps import above
 from devlint.flow.value import DICT, LIST, NONE, TENSOR, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_apart
-from devlint.rules._training import above, is_inside, under_no_grad
+from devlint.rules._training import is_inside, under_no_grad
 from devlint.rules._writes import writes_into
 
 

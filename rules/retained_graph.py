@@ -11,7 +11,7 @@ from devlint import tree
 from devlint.flow.hypothesis import LOSS_NAME, OPTIMIZER_NAME
 from devlint.flow.names import dotted, last_word, target_names
 from devlint.flow.scope import Function
-from devlint.flow.steps import function_called
+from devlint.flow.steps import above, function_called
 from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._afterwards import reads_of
@@ -25,7 +25,6 @@ from devlint.rules._training import (
     Bodies,
     Body,
     Loop,
-    above,
     bound_paths,
     is_inside,
     loop_around,

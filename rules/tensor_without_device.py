@@ -6,7 +6,6 @@ from functools import cached_property
 import libcst as cst
 
 from devlint import tree
-from devlint.broken import fails_before
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.factories import makes_one
@@ -263,6 +262,8 @@ class TensorWithoutDevice(Rule):
         )
 
     def _is_sure(self, factory: cst.Call, meeting: Meeting) -> bool:
+        from devlint.broken import fails_before  # late: there are few to ask of
+
         told = is_shown(self, meeting) and is_plain(self, meeting) and not _has_no_room(factory, meeting)
         return told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
 

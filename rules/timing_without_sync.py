@@ -8,13 +8,14 @@ from devlint import tree
 from devlint.flow.hypothesis import LOSS_NAME
 from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.scope import Class
+from devlint.flow.steps import above
 from devlint.flow.value import CONTEXT, FUNCTION, LIST, LOADER, MODULE, OPTIMIZER, TENSOR, THING, UNKNOWN_KIND
 from devlint.flow.waiting import picks_by_mask
 from devlint.rule import Rule
 from devlint.rules._files import made
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._training import above, loop_around
+from devlint.rules._training import loop_around
 
 _CLOCKS = frozenset(
     "time.time time.perf_counter time.monotonic time.time_ns time.perf_counter_ns time.monotonic_ns "

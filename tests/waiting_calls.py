@@ -58,10 +58,6 @@ def _normal(x: torch.Tensor, checked: bool) -> Any:
     return torch.distributions.Normal(x, x, validate_args=checked).log_prob(x)
 
 
-def _times(x: torch.Tensor) -> torch.Tensor:
-    return x.long()
-
-
 def _solved(name: str) -> Call:
     """A function of linear algebra on a matrix, with a right side where it wants one."""
     module, _, last = name.rpartition(".")
@@ -89,7 +85,7 @@ WAITING: dict[str, Call] = {
     "max of a list": lambda x: max(x),
     "repr": repr,
     "format": lambda x: f"{x.sum():.3f}",
-    "a size": lambda x: torch.zeros(_times(x)[0]),
+    "a size": lambda x: torch.zeros(x.long()[0]),
     "a slice": lambda x: x[: x.long()[0]],
     "an index of the device": lambda x: x[torch.arange(1, device=x.device)[0]],
     # what is as long as the values say
@@ -101,9 +97,9 @@ WAITING: dict[str, Call] = {
     "masked_select": lambda x: x.masked_select(x > 0),
     "unique": lambda x: x.unique(),
     "unique_consecutive": lambda x: x.unique_consecutive(),
-    "bincount": lambda x: _times(x).bincount(),
-    "repeat_interleave": lambda x: x.repeat_interleave(_times(x)),
-    "one_hot": lambda x: F.one_hot(_times(x)),
+    "bincount": lambda x: x.long().bincount(),
+    "repeat_interleave": lambda x: x.repeat_interleave(x.long()),
+    "one_hot": lambda x: F.one_hot(x.long()),
     "combinations": lambda x: torch.combinations(x),
     # what is looked at
     "equal": lambda x: torch.equal(x, x.clone()),
@@ -162,9 +158,9 @@ PASSING: dict[str, Call] = {
     "clamp": lambda x: x.clamp(0, 1),
     "isfinite": lambda x: x.isfinite().all(),
     "isclose": lambda x: torch.isclose(x, x),
-    "repeat_interleave of a known size": lambda x: x.repeat_interleave(_times(x), output_size=6),
+    "repeat_interleave of a known size": lambda x: x.repeat_interleave(x.long(), output_size=6),
     "repeat_interleave of a number": lambda x: x.repeat_interleave(2),
-    "one_hot of known classes": lambda x: F.one_hot(_times(x), 4),
+    "one_hot of known classes": lambda x: F.one_hot(x.long(), 4),
     "multinomial, with replacement": lambda x: x.multinomial(2, replacement=True),
     "factories": lambda x: (torch.zeros(4, device=x.device), torch.arange(4, device=x.device), x.new_zeros(4)),
     "full": lambda x: torch.full((4,), 0.5, device=x.device),
@@ -187,7 +183,7 @@ PASSING: dict[str, Call] = {
     "split": lambda x: x.split(1),
     "cat": lambda x: torch.cat([x, x]),
     "cumsum": lambda x: x.cumsum(0),
-    "scatter_add": lambda x: x.scatter_add(0, _times(x) - 1, x),
+    "scatter_add": lambda x: x.scatter_add(0, x.long() - 1, x),
     "nan_to_num": lambda x: x.nan_to_num(),
 }
 

@@ -76,6 +76,8 @@ _OF_MODULES_ONLY = frozenset(
 )
 
 
+#: Bases of which every attribute is known.
+BARE_BASES = frozenset({"object", "torch.nn.Module"})
 _NUMBERS = itertools.count(1)  # of functions and classes, through all files
 
 
@@ -304,12 +306,12 @@ class Class:
     @property
     def known_whole(self) -> bool:
         """No base outside the file could define a method or attribute unseen."""
-        outside = {base for cls in self.lineage for base in cls.bases}
-        names = {cls.name for cls in self.lineage}
-        return all(
-            b in names or b in ("object", "torch.nn.Module") or b.rpartition(".")[2] in packages.PLAIN_BASES
-            for b in outside
-        )
+        return all(b in BARE_BASES or b.rpartition(".")[2] in packages.PLAIN_BASES for b in self.outside_bases)
+
+    @property
+    def outside_bases(self) -> set[str]:
+        """The bases that are not of the file, of the class and of its own bases there."""
+        return {base for cls in self.lineage for base in cls.bases} - {cls.name for cls in self.lineage}
 
 
 class Scope:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -147,3 +148,11 @@ def _may_have_left(block: cst.IndentedBlock, here: cst.CSTNode, fixed: _Fixed) -
             if any(p.startswith("self.") and (fixed.binds(p) or "cache" in p) for p in paths):
                 return True
     return False
+
+
+def above(flow: Flow, node: cst.CSTNode, end: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
+    """The nodes around a node, within its function, up to ``end``."""
+    current = flow.source.parents.get(node)
+    while current is not None and current is not end and not isinstance(current, cst.FunctionDef | cst.ClassDef):
+        yield current
+        current = flow.source.parents.get(current)

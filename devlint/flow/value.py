@@ -38,9 +38,9 @@ SUPER = "super"
 IN_FLIGHT = "in flight"  # not a value: a copy to the host that nothing has waited for
 CONTEXT = "context"  # a context manager of torch's, ref is its qualified name
 
-# what a device is: a torch.device; a tensor's, which has an index unless it is the host; one or a string
 #: ``ref`` of a dtype that is kept with settings: in older code that is a tensor type, which names a device as well.
 OF_SETTINGS = "settings"
+# what a device is: a torch.device; a tensor's, which has an index unless it is the host; one or a string
 OBJECT, OF_TENSOR, OBJECT_OR_TEXT = "torch.device", "tensor's torch.device", "torch.device or string"
 
 
