@@ -33,6 +33,19 @@ def settings_of(rule: Rule, variables: Container[str]) -> list[tuple[cst.CSTNode
     return found
 
 
+def given(rule: Rule, node: cst.CSTNode, name: str) -> cst.BaseExpression | None:
+    """What a variable is set to by one of ``settings_of``."""
+    if isinstance(node, cst.Assign):
+        return node.value
+    if not isinstance(node, cst.Call):
+        return None
+    if rule.flow.scope.qualified(node.func) != "os.environ.update":
+        return node.args[1].value
+    held = node.args[0].value
+    pairs = [each for each in held.elements if isinstance(each, cst.DictElement)] if isinstance(held, cst.Dict) else []
+    return next((pair.value for pair in pairs if _text(pair.key) == name), None)
+
+
 def _text(node: cst.BaseExpression) -> str | None:
     """What a string is that is written out."""
     value = node.evaluated_value if isinstance(node, cst.SimpleString) else None

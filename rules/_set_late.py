@@ -9,6 +9,13 @@ from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
 
 
+def cuda_uses(rule: Rule) -> list[cst.CSTNode]:
+    """What makes CUDA read its variables, in the order of the file."""
+    found: list[cst.CSTNode] = [call for call, name in rule.flow.facts.names.items() if name in _USES]
+    found += [move.node for move in rule.flow.facts.moves.values() if move.target.name.startswith("cuda")]
+    return sorted(found, key=lambda node: rule.source.offsets(node)[0])
+
+
 def surely_before(rule: Rule, use: cst.CSTNode, node: cst.CSTNode) -> bool:
     """Whether ``use`` has run whenever ``node`` runs."""
     home, place = _runs_in(rule, use), rule.flow.function(node)
@@ -78,3 +85,10 @@ def _called_before(rule: Rule, name: str, use: cst.CSTNode) -> bool:
 
 
 _STARTERS = ("subprocess", "Popen", "spawn", "os.system", "os.exec", "Process", "launch", "start_processes", "ray.")
+_USES = frozenset(
+    f"torch.cuda.{name}"
+    for name in (
+        "is_available set_device current_device get_device_name get_device_properties get_device_capability init "
+        "synchronize mem_get_info current_stream"
+    ).split()
+)

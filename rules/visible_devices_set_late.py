@@ -7,7 +7,7 @@ from devlint.flow.names import dotted
 from devlint.rule import Rule
 from devlint.rules._environment import settings_of
 from devlint.rules._moves import short
-from devlint.rules._set_late import is_for_others, surely_before
+from devlint.rules._set_late import cuda_uses, is_for_others, surely_before
 
 
 class VisibleDevicesSetLate(Rule):
@@ -74,7 +74,7 @@ class VisibleDevicesSetLate(Rule):
             return
         uses = None
         for node, name, _ in settings_of(self, _VARIABLES):
-            uses = self._uses() if uses is None else uses
+            uses = cuda_uses(self) if uses is None else uses
             first = next((use for use in uses if surely_before(self, use, node)), None)
             if first is None or is_for_others(self, node) or self._is_chosen_already(first, node):
                 continue
@@ -91,13 +91,6 @@ class VisibleDevicesSetLate(Rule):
                 f"`{name}` is set too late: CUDA has read it before",
                 notes=[self.note(first, f"`{short(self.code(first))}` uses CUDA here")],
             )
-
-    def _uses(self) -> list[cst.CSTNode]:
-        """What makes CUDA read its variables, in the order of the file."""
-        names = self.flow.facts.names
-        found: list[cst.CSTNode] = [call for call, name in names.items() if name in _USES]
-        found += [move.node for move in self.flow.facts.moves.values() if move.target.name.startswith("cuda")]
-        return sorted(found, key=lambda node: self.source.offsets(node)[0])
 
     def _is_default(self, node: cst.CSTNode) -> bool:
         """``if not os.environ.get("CUDA_VISIBLE_DEVICES"): os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"``"""
@@ -129,10 +122,3 @@ class VisibleDevicesSetLate(Rule):
 
 
 _VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"})
-_USES = frozenset(
-    f"torch.cuda.{name}"
-    for name in (
-        "is_available set_device current_device get_device_name get_device_properties get_device_capability init "
-        "synchronize mem_get_info current_stream"
-    ).split()
-)
