@@ -9,6 +9,8 @@ from devlint.flow.names import dotted, is_tensor_annotation
 from devlint.flow.scope import HOST_SIDE, Class, Function
 from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._first_device import FirstDevice, kept_where_first_made
+from devlint.rules._neighbours import Told, report_together
 
 #: What a cached function may be asked about without end being in sight: devices and types are few.
 _FEW = frozenset("dtype torch_dtype device_type".split())
@@ -21,11 +23,15 @@ class CachedDeviceTensor(Rule):
     Reports `functools.lru_cache` and `functools.cache` on a method of a module, on a function that takes tensors, and,
     where the cache has no bounds, on a function that gives tensors on a device for any number of arguments.
 
+    Reports, too, an attribute of a module that is `None` at first, and that is filled where it is missing or does not
+    fit, on the device of the input: nothing asks whether it is on that device the next time.
+
     ## Why is this bad
     A cache holds what it was asked and what it answered until newer entries push them out: without bounds, until the
     program ends. On a method, `self` is part of each key, so that a module, its parameters and all its buffers stay
     on the device after the last other reference is gone. A tensor as a key is found again only if it is the same
-    object; each new one is kept, with its result.
+    object; each new one is kept, with its result. What a module makes for its first input stays on that device when
+    the module is moved, and the next operation finds it there.
 
     ## Example
     ```python
@@ -73,6 +79,8 @@ class CachedDeviceTensor(Rule):
     tensor among their arguments, for those that are asked about devices, types, settings that have a default, and what
     has few values by its annotation (`Literal`, `bool`, an `Enum`) or by a check (`assert bands in {80, 128}`) alone,
     and for what runs on the host, such as the methods of a data set. Caches kept in dictionaries are not looked at.
+    Tentative are attributes that are filled with the first input: many a module is never moved after that. Silent where
+    a test around asks for a device, where any other method clears the attribute, and where a use moves it.
 
     ## References
     - [functools.lru_cache](https://docs.python.org/3/library/functools.html#functools.lru_cache)
@@ -82,6 +90,7 @@ class CachedDeviceTensor(Rule):
     fixable = "sometimes"
 
     def check(self) -> None:
+        report_together(self, (self._kept(each) for each in kept_where_first_made(self)))
         if "cache" not in self.source.text:
             return
         for function in self.flow.scope.functions.values():
@@ -89,6 +98,19 @@ class CachedDeviceTensor(Rule):
                 bounded = self._bounds(decorator)
                 if bounded is not None and function.role != HOST_SIDE:
                     self._check_function(function, decorator, bounded)
+
+    def _kept(self, kept: FirstDevice) -> Told:
+        return Told(
+            kept.none,
+            f"`self.{kept.name}` is made where the first input is, and stays there when `{kept.cls.name}` is moved",
+            f"so does `self.{kept.name}`",
+            notes=[
+                self.note(kept.test.test, "nothing here asks where it is"),
+                self.note(kept.store, "it is made here, on the device of the input"),
+            ],
+            key=(kept.cls, kept.test),
+            tentative=True,
+        )
 
     def _bounds(self, decorator: cst.Decorator) -> bool | None:
         """Whether a cache has bounds; ``None`` where the decorator makes none."""
