@@ -215,6 +215,11 @@ class Surroundings:
         """The code assigned to a name, or an attribute of that name, anywhere in the file."""
         return [code for _, code in self._assigned(name)]
 
+    def assigned_to(self, path: str) -> list[str]:
+        """The code assigned to just that, a plain name or a dotted one, anywhere in the file."""
+        values = self._assignments.get(path.rpartition(".")[2], ())
+        return [self.rule.code(value) for each, value in values if each == path]
+
     def _assigned(self, name: str) -> list[tuple[Function | None, str]]:
         if name not in self._codes:
             values = self._assignments.get(name, ())

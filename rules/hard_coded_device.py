@@ -14,6 +14,7 @@ from devlint.rule import Rule
 from devlint.rules._lost_choices import lost_choices
 from devlint.rules._moves import short
 from devlint.rules._portability import Chosen, Implied, Surroundings, is_device_name, told_to_device
+from devlint.rules._unasked import handed_as_text, told_to_cuda, written_choices
 
 _NAMES_DEVICE = re.compile(r"(^|_)device(_map)?$")
 _KINDS = frozenset({"cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa"})
@@ -63,7 +64,9 @@ class HardCodedDevice(Rule):
     asked for (`"cuda:0" if args.device != "cpu" else "cpu"`). So, too, `"cuda"` as what `device` falls back to where it
     is `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
     that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it. Last, as
-    tentative, any CUDA in a function of a file that is no script (has no `__main__`), where nothing asks for it first.
+    tentative, all CUDA where nothing asks for it first: moves and factories, a device that is written down
+    (`device = torch.device("cuda")`), `"cuda"` handed to any other function (`load(path, "cuda")`), and
+    `x.cuda(self.device)`, which raises where that device is another kind.
 
     ## Why is this bad
     `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
@@ -96,8 +99,8 @@ class HardCodedDevice(Rule):
     ## Limits
     Silent under a test that speaks of devices (`if device.type == "cuda":`), after one that leaves the function, and
     in tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current
-    CUDA device, start `nccl` processes or import what needs CUDA, but for the tensors of kernels. And where no device
-    was chosen, or is implied as said above, in scripts and in `main()`: who says `"cuda"` there is for CUDA only. A
+    CUDA device, start `nccl` processes or import what needs CUDA, but for the tensors of kernels. By default it is
+    silent, too, where no device was chosen: who says `"cuda"` there may be for CUDA only, as many scripts are. A
     default such as `device="cuda"` can be overridden and is not reported, only a call in the same file that leaves it
     as it is. Of `"mps"`, silent where anything else in the file names it (a test, a choice, a default, a table), or is
     for Macs by its words or its path.
@@ -145,11 +148,12 @@ class HardCodedDevice(Rule):
             elif guard is None and (implied := around.implied(call)) is not None and not around.is_for_cuda(call):
                 self._report_implied(call, literal, implied)
                 reported.add(literal)
-            elif not own and guard is None and self._is_for_others(call, literal) and not around.is_for_cuda(call):
+            elif not own and guard is None and "cuda" in self.code(literal) and not around.is_for_cuda(call):
                 self._report_alone(call, literal)
                 reported.add(literal)
 
         self._beside_in_kernel(reported)
+        self._not_asked(around, reported)
         self._only_on_macs(around, reported)
         self._left_at_default(around)
         self._in_settings(around)
@@ -391,12 +395,27 @@ class HardCodedDevice(Rule):
         fix = self._fix(call, literal, implied.code)
         self.report(literal, f"{self._said(call, literal)}, {implied.why}", notes=[note], fix=fix, tentative=True)
 
-    def _is_for_others(self, call: cst.Call, literal: cst.BaseExpression) -> bool:
-        """Whether code is there for others to import: a script that says `"cuda"` is for CUDA."""
-        function = self.flow.function(call)
-        if self.in_tests or function is None or function.name == "main" or "__main__" in self.source.text:
-            return False
-        return "cuda" in self.code(literal)
+    def _not_asked(self, around: Surroundings, reported: set[cst.BaseExpression]) -> None:
+        """``device = "cuda"``, ``load(path, "cuda")`` and ``x.cuda(self.device)``, which ask for no CUDA."""
+        for name, value in written_choices(self, around):
+            if value not in reported and told_to_device(self, value) not in reported:
+                said = f"`{name}` is written down as `{self.code(value)}`, and nothing asks whether there is one"
+                self.report(value, said, tentative=True)
+        for call in self.source.nodes_of(cst.Call):
+            literal, told = handed_as_text(self, call), told_to_cuda(self, call)
+            if (literal is None and told is None) or around.guard(call) is not None or around.is_for_cuda(call):
+                continue
+            if told is not None:
+                self._report_told(call, told)
+            elif literal is not None:
+                self._report_alone(call, literal)
+
+    def _report_told(self, call: cst.Call, told: cst.BaseExpression) -> None:
+        assert isinstance(call.func, cst.Attribute)
+        device = self.code(told)
+        fix = self.fix(f"move it to `{device}`", self.replace(call.func.attr, "to"), safe=False)
+        said = f"`{short(self.code(call))}` raises where `{device}` is not a CUDA device"
+        self.report(call, said, fix=fix, tentative=True)
 
     def _report_alone(self, call: cst.Call, literal: cst.BaseExpression) -> None:
         self.report(literal, f"{self._said(call, literal)}, and nothing asks whether there is one", tentative=True)

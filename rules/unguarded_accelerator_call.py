@@ -12,6 +12,7 @@ from devlint.flow.names import dotted
 from devlint.flow.value import DEVICE, TENSOR
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._none_elsewhere import none_elsewhere
 from devlint.rules._portability import SPEAKS, SPEAKS_OF_CUDA, Surroundings, asks_whether_available
 
 #: What raises where there is no such device (torch 2.13 for the CPU); the rest answers 0, or does nothing.
@@ -69,10 +70,12 @@ class UnguardedAcceleratorCall(Rule):
     as no machine has both; and what is for CUDA in the branch where `torch.cuda.is_available()` is false, or where the
     switch for CUDA is off or the device that was chosen is the CPU (`if self.use_cuda: ... else: x.cuda()`; as
     tentative where nothing goes to CUDA where it is on). As tentative, `torch.cuda.set_device(device)` with the
-    device that was chosen; `pin_memory()` of a tensor, and `pin_memory=True` where one is made; what runs when the
-    file is imported, also as a default argument, where no more of the file does that is for CUDA; `torch.mps` and
-    `torch.xpu` in a file that names CUDA alone as a device; and what `device.type != "cpu"` alone guards, which lets
-    other kinds through.
+    device that was chosen, also where it is only asked whether there is CUDA; `pin_memory()` of a tensor, and
+    `pin_memory=True` where one is made; what runs when the file is imported, also as a default argument, where no more
+    of the file does that is for CUDA; other calls for CUDA where nothing asks for it; `torch.mps` and `torch.xpu` in a
+    file that names CUDA alone as a device; what `device.type != "cpu"` alone guards, which lets other kinds through;
+    and what is `None` without CUDA and used all the same (`scaler = GradScaler() if device.type == "cuda" else None`,
+    then `scaler.scale(loss)`).
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -118,8 +121,8 @@ class UnguardedAcceleratorCall(Rule):
     A test of an option alone (`if cuda:`) counts as none where the same function asks for that option and for
     availability elsewhere. Silent under any other test, exit, handler or decorator that speaks of devices, processes or
     precision, in tests, in what is for one kind by its name, in files that set the current CUDA device or start `nccl`
-    processes, and where no device was chosen: such code may be for CUDA only. Functions that do nothing, or answer 0,
-    without a device are not reported: `torch.cuda.empty_cache()`, `torch.cuda.memory_allocated()`.
+    processes, and by default where no device was chosen: such code may be for CUDA only. Functions that do nothing,
+    or answer 0, without a device are not reported: `torch.cuda.empty_cache()`, `torch.cuda.memory_allocated()`.
     `torch.cuda.is_bf16_supported()` is one of them since torch 2.5, and tentative: before, it raised.
 
     ## References
@@ -142,6 +145,8 @@ class UnguardedAcceleratorCall(Rule):
             self._where_it_is_off(around)
         if ".pin_memory(" in text or "pin_memory=True" in text:
             self._pinned(around)
+        if "None" in text and not around.is_test:
+            self._missing_elsewhere(around)
         if not kinds:
             return
         for call in self.source.nodes_of(cst.Call):
@@ -286,12 +291,25 @@ class UnguardedAcceleratorCall(Rule):
         """``torch.cuda.set_device(device); net.to(device)``, where ``device`` may be the CPU."""
         given, chosen = call.args[0].value, around.chosen(call)
         # torch.cuda.set_device(self.decoder.first_device): a model that is spread over several GPUs
-        if chosen is None or chosen.owner != "parameter" or self.code(given) != chosen.code:
+        if chosen is None or chosen.owner not in ("parameter", "class"):
             return
-        if around.guard(call) is None and not (around.is_test or around.is_set_up_for_cuda or around.is_fixed(call)):
+        if self.code(given) not in (chosen.code, f"self.{chosen.code}"):
+            return
+        guard = around.guard(call)
+        # if torch.cuda.is_available(): torch.cuda.set_device(device)   does not ask for the device
+        if isinstance(guard, cst.BaseExpression) and asks_whether_available(self, guard):
+            guard = around.guard(self.parent(guard))
+        if guard is None and not (around.is_test or around.is_set_up_for_cuda or around.is_fixed(call)):
             note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be of another kind")
-            message = f"`{short(self.code(call))}` raises where `{chosen.code}` is not a CUDA device"
+            message = f"`{short(self.code(call))}` raises where `{self.code(given)}` is not a CUDA device"
             self.report(call, message, notes=[note], tentative=True)
+
+    def _missing_elsewhere(self, around: Surroundings) -> None:
+        """``scaler = GradScaler() if device.type == "cuda" else None; scaler.scale(loss).backward()``"""
+        for found in none_elsewhere(self, around):
+            when = f"{'unless' if found.unless else 'where'} `{self.code(found.test)}`"
+            note = self.note(found.test, "that is asked here")
+            self.report(found.use, f"`{found.name}` is `None` {when}, and is used here", notes=[note], tentative=True)
 
     def _of_apex(self) -> None:
         """``try: from apex.optimizers import FusedAdam``: that it can be imported does not say that there is a GPU."""
@@ -332,6 +350,8 @@ class UnguardedAcceleratorCall(Rule):
             self.report(call, f"{said}, and nothing here asks whether there is", notes=notes, tentative=True)
         elif self._breaks_import(call, around):
             self.report(call, f"{said}, as soon as this file is imported", tentative=True)
+        elif kind == "cuda":
+            self.report(call, f"{said}, and nothing here asks whether there is", tentative=True)
 
     def _of_older_torch(self, call: cst.Call, around: Surroundings) -> None:
         """``dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"``, where ``device`` may be the CPU."""
