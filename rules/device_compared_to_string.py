@@ -17,6 +17,7 @@ from devlint.rules._copied import is_copied
 from devlint.rules._decides_little import only_brings, only_moves_there, only_tells
 from devlint.rules._moves import short
 from devlint.rules._taken_for_text import taken_for_text
+from devlint.rules._text_for_device import defaults_without_type
 from devlint.rules._training import bound_paths, is_inside
 
 #: What `device.type` may be.
@@ -47,7 +48,8 @@ class DeviceComparedToString(Rule):
     bound to a name before. Reports, too, `str(device) == "cuda"`, which leaves out `cuda:0`, and types that no device
     has: `device.type == "gpu"`, `x.device.type == "cuda:0"`, `"gpu" in str(device)`; one device that is compared to a
     list of names, which `in` is meant for; the name of a parameter in quotes: `"device" == "cuda"`; and what is
-    done with strings: `x.device.startswith("cuda")`, `x.device[:4] == "cuda"`, `"on " + x.device`.
+    done with strings: `x.device.startswith("cuda")`, `x.device[:4] == "cuda"`, `"on " + x.device`. As tentative, the
+    other way round, a parameter that is the string `"cpu"` by default, and asked for its `type`.
 
     ## Why is this bad
     A `torch.device` equals only a `torch.device`: `device == "cuda"` is false, and `device != "cuda"` true, on every
@@ -115,6 +117,11 @@ class DeviceComparedToString(Rule):
             surely = self._is_surely(device) and not is_copied(self, node)
             message = f"`{shown}` is a `torch.device`, which {said}: this raises"
             self.report(node, message, notes=self._notes(device), fix=fix, tentative=not surely)
+        for param, read in defaults_without_type(self):
+            assert param.default is not None
+            said = f"`{param.name.value}` is the string `{self.code(param.default)}` where no call says otherwise"
+            note = self.note(read, "its `type` is read here")
+            self.report(param, f"{said}, and a string has no `type`", notes=[note], tentative=True)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
         if len(node.comparisons) != 1:

@@ -34,8 +34,8 @@ class GlobalRankAsDevice(Rule):
     Reports `cuda:{rank}`, `torch.device("cuda", rank)`, `set_device(rank)`, `.cuda(rank)`, `.to(rank)` and
     `device_ids=[rank]`, in whatever way they are written, where `rank` is `torch.distributed.get_rank()`, the
     environment's `RANK`, or an attribute `process_index` or `global_rank` beside which there is one for the node
-    (`local_process_index`, `local_rank`). Where the rank among all is given to a name such as `local_rank`, that line
-    is reported.
+    (`local_process_index`, `local_rank`), or a parameter `rank` of a function that takes a `local_rank`, too. Where the
+    rank among all is given to a name such as `local_rank`, that line is reported.
 
     ## Why is this bad
     Ranks are counted over all nodes, devices on each node from zero. With two nodes of eight devices, the second has
@@ -69,7 +69,7 @@ class GlobalRankAsDevice(Rule):
     In the nursery: none of six findings in repositories that nobody had tuned for was worth a change. Such programs are
     started on one machine, and say so in their first lines, or nowhere. Silent where the rank is taken modulo the
     number of devices, where the program says that it stays on one machine (`localhost`, `mp.spawn`), in tests, and
-    where a rank is handed in.
+    where a rank is handed in and no local one beside it.
 
     Not proved by running: it needs a second node.
 
@@ -82,7 +82,7 @@ class GlobalRankAsDevice(Rule):
 
     def check(self) -> None:
         text = self.source.text
-        if not ("get_rank" in text or ".rank()" in text or any(word in text for word in _VARIABLES)):
+        if not any(word in text for word in ("get_rank", ".rank()", "local_rank", *_VARIABLES)):
             return
         if _ONE_MACHINE.search(_BY_DEFAULT.sub("", text)):
             return
@@ -193,7 +193,9 @@ class GlobalRankAsDevice(Rule):
             if (around, name) in ranks:
                 return None if self._narrowed(around, name) else ranks[around, name]
             if name in around.param_names:
-                return None
+                # def work(rank, local_rank): ...
+                both = name in ("rank", "global_rank") and any(_SAYS_LOCAL.search(each) for each in around.param_names)
+                return around.param(name) if both and not self._narrowed(around, name) else None
             around = around.outer
         return ranks.get((None, name))
 

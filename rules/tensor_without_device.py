@@ -24,6 +24,7 @@ from devlint.rules._optimizer_state import of_optimizers
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
+from devlint.rules._unread_local import beside_unread_device
 
 
 class TensorWithoutDevice(Rule):
@@ -198,11 +199,25 @@ class TensorWithoutDevice(Rule):
             if each.factory not in reported:
                 reported.add(each.factory)
                 self._report_close_by(each)
+        if "device = " in self.source.text:
+            for factory, assign in beside_unread_device(self, self._is_meant):
+                if factory not in reported:
+                    reported.add(factory)
+                    self._report_beside_unread(factory, assign)
         lines = {self.enclosing(each, cst.BaseSmallStatement) for each in reported} - {None}
         for companion in companions(self, self._is_meant):
             # torch.ones(n) * torch.arange(n) + x: said, and mended, with the other one
             if self.enclosing(companion.factory, cst.BaseSmallStatement) not in lines:
                 self._report_companion(companion)
+
+    def _report_beside_unread(self, factory: cst.Call, assign: cst.Assign) -> None:
+        name, asked = self.code(assign.targets[0].target), self.code(assign.value)
+        self.report(
+            factory,
+            f"`{self.flow.name_of(factory)}` makes this tensor on the host, though its function asks for `{asked}`",
+            notes=[self.note(assign, f"nothing reads `{name}`")],
+            tentative=True,
+        )
 
     def _is_meant(self, call: cst.Call) -> bool:
         """Whether a call is a factory that is on the host for want of ``device=``, and has no reason to be."""
