@@ -20,6 +20,7 @@ from devlint.rules._training import is_inside
 _REARRANGE = (
     table.VIEWS | table.VIEWS_OR_COPIES | {"repeat", "tile", "clone", "tril", "triu", "flip", "roll", "diag"}
 ) - {"sum_to_size"}
+_WRAP = frozenset({"torch.autograd.Variable", "torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 _FILL = frozenset({"fill_", "zero_"})
 _DRAW = frozenset(
     {"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
@@ -99,8 +100,8 @@ def _keeps_on_host(arg: cst.Arg) -> bool:
 
 
 def rearranges_first(name: str) -> bool:
-    """Whether a function of torch rearranges its first argument: `torch.tril`, `torch.unsqueeze`."""
-    return name.removeprefix("torch.") in _REARRANGE
+    """Whether a function of torch rearranges its first argument, or wraps it: `torch.tril`, `Variable`."""
+    return name.removeprefix("torch.") in _REARRANGE or name in _WRAP
 
 
 def rearranges(flow: Flow, call: cst.Call, method: str) -> bool:

@@ -6,6 +6,7 @@ from typing import TypeGuard
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Edit, Fix
 from devlint.flow.facts import Move
 from devlint.flow.names import called_name
@@ -113,7 +114,7 @@ class CreateThenMove(Rule):
             value = move.value
             if not (value.is_tensor and value.place.is_host and self._goes_there(move)) or value.pinned or value.grad:
                 continue
-            if self._is_for_its_effect(move.node):
+            if self._is_for_its_effect(move.node) or self._becomes_no_parameter(move):
                 continue
             start, drawn = head(self.flow, move.receiver)
             named = through_a_name(self, move, start) if isinstance(start, cst.Name) else None
@@ -194,6 +195,15 @@ class CreateThenMove(Rule):
         name = parent.targets[0].target.value
         function = self.enclosing(call, cst.FunctionDef)
         return name == "_" or (function is not None and len(mentions_of(self, name, function)) == 1)
+
+    def _becomes_no_parameter(self, move: Move) -> bool:
+        """``self.mask = nn.Parameter(torch.ones(n), requires_grad=False).to(device)``: unmoved, it would be one."""
+        kept = isinstance(above := self.parent(move.node), cst.Assign) and any(
+            isinstance(each.target, cst.Attribute) for each in above.targets
+        )
+        return kept and any(
+            isinstance(each, cst.Call) and called_name(each) == "Parameter" for each in tree.walk(move.receiver)
+        )
 
     # fix ----------------------------------------------------------------------------------------
 
