@@ -281,7 +281,7 @@ class InvalidDeviceArgument(Rule):
     def _is_host_by_default(self, node: cst.Call, device: Value) -> bool:
         """``def turn(x, device=torch.device("cpu")): ...``: whether anybody gives another one, nobody knows."""
         function = self.flow.function(node)
-        if function is None or function.role == CONSTRUCTOR:
+        if function is None or (function.role == CONSTRUCTOR and function.cls is not None):
             return False  # def __init__(self, size, device="cpu"): ...   is there for others to build elsewhere
         param = function.param(device.place.name)
         return param is not None and param.default is not None and "cpu" in self.code(param.default)

@@ -445,7 +445,8 @@ class Flow:
             frame.bind_parameters()
             tensors = frozenset(name for name, value in env.items() if value.holds_tensors)
             frame.redirect_by_decorator()
-            execute_block(frame, function.node.body)
+            if not function.is_kernel:
+                execute_block(frame, function.node.body)
             returned = frame.returns
             if not returned:
                 result = UNKNOWN

@@ -8,6 +8,7 @@ import libcst as cst
 
 from devlint.flow import arrays, elsewhere, hypothesis, loaders
 from devlint.flow import torch_table as table
+from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.names import dotted
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE, Place
@@ -30,6 +31,7 @@ from devlint.flow.value import (
     OF_LAYER,
     OF_SETTINGS,
     OF_TENSOR,
+    PARTIAL,
     SELF,
     TENSOR,
     THING,
@@ -118,6 +120,8 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
         if any(attr in owner.attrs_of_class for owner in base.ref.lineage):
             return frame.flow.attribute_of(base.ref, attr) or UNKNOWN
         method = base.ref.find_method(attr)
+        if method is None and attr == "apply":
+            return _applied(node, base.ref)
         return Value(FUNCTION, ref=method) if method is not None and not method.is_property else UNKNOWN
     if kind == GENERATOR and attr == "device":
         return Value(DEVICE, base.place, base.origin, ref=OBJECT)
@@ -182,6 +186,16 @@ def _of_methods(frame: Frame, node: cst.CSTNode, base: Value, attr: str) -> Valu
             places["self", method.cls.scope] = base.place
         returned = elsewhere.value(returned, node, places)
     return substitute(returned, places)
+
+
+def _applied(node: cst.BaseExpression, cls: Class) -> Value:
+    """``Scale.apply`` of a ``torch.autograd.Function``: its ``forward``, which is handed a context first."""
+    forward = cls.find_method("forward")
+    is_function = any("torch.autograd.Function" in each.bases for each in cls.lineage)
+    if forward is None or not is_function or not forward.is_static:
+        return UNKNOWN
+    context: list[Operand] = [] if cls.find_method("setup_context") is not None else [(node, UNKNOWN)]
+    return Value(PARTIAL, ref=Value(FUNCTION, ref=forward), items=Args(context, {}, starred=False))
 
 
 def _unknown_attribute(frame: Frame, node: cst.BaseExpression, attr: str) -> Value:

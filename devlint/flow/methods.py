@@ -44,6 +44,7 @@ from devlint.flow.value import (
     OF_LAYER,
     OPTIMIZER,
     PARAMS,
+    PARTIAL,
     SELF,
     SUPER,
     TENSOR,
@@ -92,7 +93,8 @@ def call(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, nam
             return project_calls.call(frame, node, method, args, receiver=None)
         if name == "from_pretrained" and receiver.ref.is_module:
             return Value(MODULE, UNKNOWN_PLACE, node, ref=receiver.ref, obj=node)
-        return UNKNOWN
+        applied = attributes.attribute(frame, func, receiver, name) if name == "apply" else UNKNOWN
+        return calls.call_value(frame, node, applied, args) if applied.kind == PARTIAL else UNKNOWN
     if kind in (LIST, TUPLE, DICT):
         return _container_method(frame, node, func, receiver, name, calls.arguments(frame, node))
     args = calls.arguments(frame, node)

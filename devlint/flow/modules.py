@@ -199,7 +199,9 @@ def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) ->
         cls.buffers.add(given[1].text)
         if name == "add_state" and value.kind == LIST:
             cls.list_states.add(given[1].text)
-        if value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
+        if _is_told_host(frame, value):
+            value = Value(UNKNOWN_KIND, UNKNOWN_PLACE, node)
+        elif value.kind in (TENSOR, THING, UNKNOWN_KIND, DATA, NONE):
             trained = name == "register_parameter"
             value = tensor(
                 value.place,
@@ -214,6 +216,13 @@ def register(frame: Frame, node: cst.Call, cls: Class, name: str, args: Args) ->
             frame.env[f"self.{given[1].text}"] = value
             frame.flow.has_paths = True
     return NOTHING
+
+
+def _is_told_host(frame: Frame, value: Value) -> bool:
+    """``self.register_buffer("scored", torch.zeros(n, device="cpu"))``: of what is meant to run on the host."""
+    made = value.origin
+    told = (arg for arg in made.args if arg.keyword and arg.keyword.value == "device") if type(made) is cst.Call else ()
+    return value.is_tensor and any(frame.flow.value(arg.value).place.is_host for arg in told)
 
 
 def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:

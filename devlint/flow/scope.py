@@ -93,6 +93,7 @@ class Function:
         self.role = PLAIN
         self.decorators = decorators(node)
         self.is_replaced = not all(_keeps_function(d) for d in self.decorators)
+        self.is_kernel = any(d in _OF_KERNELS for d in self.decorators)
         self.is_property = any(d and d.rpartition(".")[2] in ("property", "cached_property") for d in self.decorators)
         self.is_static = "staticmethod" in self.decorators
         self.is_classmethod = "classmethod" in self.decorators
@@ -219,6 +220,14 @@ _HARMLESS_DECORATORS = frozenset(
 def decorators(node: cst.FunctionDef | cst.ClassDef) -> list[str]:
     """The names of the decorators, whether they are called there or not."""
     return [dotted(d.decorator.func if isinstance(d.decorator, cst.Call) else d.decorator) for d in node.decorators]
+
+
+#: Of what is compiled for a device as a whole, and holds no tensors of torch: ``tl.load(row).to(tl.float32)``.
+_OF_KERNELS = frozenset(
+    "triton.jit triton.autotune triton.heuristics gluon.jit numba.jit numba.njit numba.cuda.jit nb.jit nb.njit njit "
+    "cuda.jit ti.kernel ti.func taichi.kernel taichi.func wp.kernel wp.func warp.kernel warp.func cute.kernel cute.jit "
+    "tilelang.jit helion.kernel".split()
+)
 
 
 def _keeps_function(decorator: str) -> bool:
