@@ -46,12 +46,19 @@ def is_switched_off(
     function = rule.flow.function(node)
     if function is None or function in seen:
         return False
-    return any(
-        _keeps(rule, function, dotted(flag), default, parameters)
-        for test, _, holds in tests_above(rule, node)
-        if holds != default
-        for flag in (_all_asked(test) if holds else [test])
-    ) or (_is_private(function) and _is_called_so(rule, function, default, parameters, seen | {function}))
+    under = tests_above(rule, node)
+    # if self.mask is not None: ...   but for a parameter: def step(self, x, mask=None) is there for who has one
+    options = (path for test, _, holds in under if not (default or parameters) for path in _options(test, holds))
+    return (
+        any(
+            _keeps(rule, function, dotted(flag), default, parameters)
+            for test, _, holds in under
+            if holds != default
+            for flag in (_all_asked(test) if holds else [test])
+        )
+        or any(_keeps(rule, function, path, default, parameters) for path in options)
+        or (_is_private(function) and _is_called_so(rule, function, default, parameters, seen | {function}))
+    )
 
 
 def flags_of(tests: Iterable[tuple[cst.BaseExpression, bool]]) -> list[tuple[cst.BaseExpression, bool]]:
@@ -141,6 +148,15 @@ def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
     return [test]
 
 
+def _options(test: cst.BaseExpression, holds: bool) -> Iterator[str]:
+    """What has to be given for a test to hold, or not to: `self.mask` of `self.mask is not None`."""
+    for part in _all_asked(test) if holds else [test]:
+        if isinstance(part, cst.Comparison) and len(part.comparisons) == 1:
+            operator, other = part.comparisons[0].operator, part.comparisons[0].comparator
+            if isinstance(operator, cst.IsNot if holds else cst.Is) and dotted(other) == "None":
+                yield dotted(part.left)
+
+
 def _keeps(rule: Rule, function: Function, flag: str, default: bool, parameters: bool) -> bool:
     """Whether a parameter, or an attribute that the constructor sets to one, has that default and is never given; or
     the constructor sets it to that, and nothing sets it again."""
@@ -150,17 +166,43 @@ def _keeps(rule: Rule, function: Function, flag: str, default: bool, parameters:
         return (_is_private(function) or parameters) and not _may_be_set(rule, function, flag, default)
     if parameters or cls is None or not flag.startswith("self.") or flag.count(".") != 1:
         return False
-    setters = [m for owner in {*cls.lineage, *cls.descendants} for m in owner.methods.values() if flag[5:] in m.stores]
-    if len(setters) != 1 or setters[0].role != CONSTRUCTOR:
+    methods = [m for owner in {*cls.lineage, *cls.descendants} for m in owner.methods.values()]
+    given = [(m, value) for m in methods for value in _given_to(rule, m, flag)]
+    if len(given) != 1 or given[0][0].role != CONSTRUCTOR:
         return False
-    given = [n.value for n in tree.walk(setters[0].node.body) if isinstance(n, cst.Assign) and sets(n, flag)]
-    if len(given) != 1 or any(
+    if any(
         isinstance(n, cst.Assign) and not sets(n, flag) and dotted(n.targets[0].target).endswith(flag[4:])
         for n in rule.source.nodes_of(cst.Assign)
     ):
         return False  # net.weighted = True
+    setter, value = given[0]
     # self.weighted = False   and nothing else, or what the constructor was handed
-    return _is(rule, given[0], default) or not _may_be_set(rule, setters[0], dotted(given[0]), default)
+    return _is(rule, value, default) or not _may_be_set(rule, setter, dotted(value), default)
+
+
+def _given_to(rule: Rule, method: Function, path: str) -> Iterator[cst.BaseExpression]:
+    """What a method gives an attribute for a value: `self.mask = mask`, `self.register_buffer("mask", mask)`."""
+    moves = {f"{path}.{move}" for move in ("to", "cuda", "cpu")}
+    for node in tree.walk(method.node.body):
+        if isinstance(node, cst.Assign):
+            # self.mask, self.scale = pair;   but not   def cuda(self): self.mask = self.mask.cuda()
+            if any(path in _bound(each.target) for each in node.targets) and not (
+                isinstance(node.value, cst.Call) and dotted(node.value.func) in moves
+            ):
+                yield node.value
+        elif isinstance(node, cst.AugAssign | cst.AnnAssign) and dotted(node.target) == path and node.value is not None:
+            yield node.value
+        elif isinstance(node, cst.Call) and dotted(node.func) == "self.register_buffer":
+            name, *given = [arg.value for arg in node.args]
+            if rule.code(name).strip("\"'") == path[5:]:
+                yield from given[:1]
+
+
+def _bound(target: cst.BaseExpression) -> set[str]:
+    """The paths that are bound: `self.mask` and `self.scale` of `self.mask, self.scale = pair`."""
+    if isinstance(target, cst.Tuple | cst.List):
+        return {path for each in target.elements for path in _bound(each.value)}
+    return {dotted(target)}
 
 
 def sets(assign: cst.Assign, path: str) -> bool:
