@@ -9,6 +9,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.hypothesis import MODEL_NAME
+from devlint.flow.modules import MOVES_ITS_INPUTS
 from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import Class, Function
@@ -81,9 +82,10 @@ class DiscardedMove(Rule):
     returned, or the move stands in an object's own `to` or below `if x.device != device`; what follows its module
     anyway; lengths, which the host reads; elements of containers of which nothing shows that they are tensors; what
     becomes an attribute whose name is a variable, or is only put into another object; attributes that meet tensors on
-    the host, or were brought there on purpose; vectors of which only single numbers are read; what nothing reads again
-    before it is moved properly; the targets of `ctc_loss`; what a function did not make itself, in code that is copied
-    from others; and tests that are skipped on every machine.
+    the host, or were brought there on purpose; vectors of which only single numbers are read; what only
+    `DataParallel` and its like are handed, which move it; what nothing reads again before it is moved properly; the
+    targets of `ctc_loss`; what a function did not make itself, in code that is copied from others; and tests that are
+    skipped on every machine.
 
     Of 70 findings in repositories that nobody had tuned for, 40 were worth a change; 23 moves did nothing in code that
     nobody runs or reads the result of, and in seven the receiver was a module, or was there already. What they showed
@@ -183,7 +185,8 @@ class DiscardedMove(Rule):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
         if is_copied(self, call) and not self._is_made_here(call, move):
             return False
-        reads = [read for read in self._other_reads(call, receiver) if not self._is_ignored(read)]
+        reads = self._other_reads(call, receiver)
+        reads = [read for read in reads if not (self._is_ignored(read) or self._is_scattered(read))]
         if any(self._is_of_ctc(read) for read in reads):
             return False
         if not self._is_elsewhere(call, move) and not any(self._meets_there(read) for read in reads):
@@ -215,6 +218,11 @@ class DiscardedMove(Rule):
         arg = self.parent(read)
         call = self.parent(arg) if isinstance(arg, cst.Arg) else None
         return call if isinstance(call, cst.Call) else None
+
+    def _is_scattered(self, read: cst.BaseExpression) -> bool:
+        """``net = nn.DataParallel(net); x.cuda(); net(x)``: that puts what it is handed on its devices."""
+        call = self._call_of(read)
+        return call is not None and self.flow.value(call.func).text == MOVES_ITS_INPUTS
 
     def _is_ignored(self, read: cst.BaseExpression) -> bool:
         """``rows.to(device); turn(q, rows)``, where ``def turn(q, rows=None): return -q`` reads no rows."""
@@ -405,8 +413,21 @@ class DiscardedMove(Rule):
 
     def _may_be_input(self, receiver: cst.BaseExpression, move: Move) -> bool:
         """``for x, y in batches: x.to(device); model(x)``, of which nothing else says that it is a tensor."""
-        unknown = move.value.kind in (UNKNOWN_KIND, THING) and move.target.is_there
-        return unknown and goes_into_model(self, receiver, move.node)
+        if move.value.kind not in (UNKNOWN_KIND, THING):
+            return False
+        if self._is_called_as_tensor(receiver, move.node):
+            return True
+        return move.target.is_there and goes_into_model(self, receiver, move.node)
+
+    def _is_called_as_tensor(self, receiver: cst.BaseExpression, call: cst.Call) -> bool:
+        """``for tensor in self.inputs: tensor.to(self.device)``: a loop over tensors, by its variable's name."""
+        loop = self.enclosing(call, cst.For, cst.FunctionDef)
+        if not isinstance(receiver, cst.Name) or not isinstance(loop, cst.For):
+            return False
+        is_variable = isinstance(loop.target, cst.Name) and loop.target.value == receiver.value
+        return (
+            is_variable and _TENSORS.fullmatch(receiver.value) is not None and not _MODULES.search(self.code(loop.iter))
+        )
 
     def _unpacks(self, target: cst.BaseExpression, name: str) -> bool:
         """Whether a loop's target takes a batch apart, and the name is one of its parts."""
@@ -541,6 +562,10 @@ def _waits(function: Function) -> bool:
 _MODULES = re.compile(
     r"model|module|layer|net|block|encod|decod|head|critic|actor|polic|pipe|optim|metric|criteri|loss|graph|te\b",
     re.IGNORECASE,
+)
+#: What one of several tensors is called. Not `batch`, `data`, `item`, `x`: these may be moved in place.
+_TENSORS = re.compile(
+    r"(tensor|t|input|img|image|mask|label|target|feat|feature|param|p|grad|latent|weight|buf|buffer|embedding)(_?\d|_)?"
 )
 _LENGTHS = re.compile(r"(^|_)(lens?|lengths?)$")
 _TORCH_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
