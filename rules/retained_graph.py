@@ -316,6 +316,11 @@ class RetainedGraph(Rule):
         # if (step + 1) % accumulate == 0: optimizer.step(); total = 0.0
         if any(isinstance(each, cst.Call) and self._steps(each) for each in tree.walk(node.body)):
             return True
+        # if accelerator.sync_gradients: log(total); total = 0.0
+        if any(
+            isinstance(each, cst.Attribute) and each.attr.value == "sync_gradients" for each in tree.walk(node.test)
+        ):
+            return True
         # if step % log_every == 0: total = 0.0   a literal of thousands of steps is another matter
         return any(
             isinstance(each, cst.BinaryOperation)
