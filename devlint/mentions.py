@@ -16,7 +16,7 @@ from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
-    "called chooses credits defines demands gives gpus hosts imports offloads redirects runs script sets silences"
+    "called chooses credits defines demands gives gpus hosts imports offloads reads redirects runs script sets silences"
     " unset uses writes".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
@@ -118,16 +118,17 @@ class Mentions:
         ``imports MODULE NAME``: it imports the file of that dotted name, or one that is called like its last part, and
         names what that defines, or takes over all its names; without a name, it imports the file. ``runs``: it is run
         by itself: a script, a test, or no code. ``script``: it is one, and does not set up the project. ``uses NAME``:
-        it reads an attribute of that name. ``defines FILE NAME``: it is called that, is no test and defines that.
-        ``redirects FOLDER``: it is in that folder of the root, or in the root itself, and has new tensors made
-        elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is there, and has a trainer run on GPUs;
-        ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what
-        it saves; ``demands FOLDER``: or needs CUDA, whatever happens. ``credits WORD``: its head says that it is by
-        somebody of that name. ``silences NAME``: it is no test and calls that where autograd is off. ``hosts NAME``: it
-        is no test and calls that with the host for a device. ``called NAME``: it sets up a distribution of that name.
-        ``unset NAME``: it has a setting of that name which is off: none, zero or negative, as an option's default or in
-        so many words. ``gives NAME``: it gives such a setting a number. ``sets NAME``: it does more with an attribute
-        of that name than read it from ``self``. ``writes NAME``: it has that word anywhere.
+        it has an attribute of that name. ``reads NAME``: it does more with one than set it. ``defines FILE NAME``: it
+        is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root, or in the
+        root itself, and has new tensors made elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is
+        there, and has a trainer run on GPUs; ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or
+        moves to the host, whatever happens, what it saves; ``demands FOLDER``: or needs CUDA, whatever happens.
+        ``credits WORD``: its head says that it is by somebody of that name. ``silences NAME``: it is no test and calls
+        that where autograd is off. ``hosts NAME``: it is no test and calls that with the host for a device. ``called
+        NAME``: it sets up a distribution of that name. ``unset NAME``: it has a setting of that name which is off:
+        none, zero or negative, as an option's default or in so many words. ``gives NAME``: it gives such a setting a
+        number. ``sets NAME``: it does more with an attribute of that name than read it from ``self``. ``writes NAME``:
+        it has that word anywhere.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -242,6 +243,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and found_in(_sets(name), raw)
     if what == "uses":
         return name in raw and found_in(_uses(name), raw)
+    if what == "reads":
+        return name in raw and found_in(_reads(name), raw)
     if what == "hosts":
         return name in raw and not is_test_file(path) and found_in(_hosts(name), raw)
     if what == "silences":
@@ -378,6 +381,13 @@ def _defines(name: bytes) -> re.Pattern[bytes]:
 def _uses(name: bytes) -> re.Pattern[bytes]:
     """``x.name``, or the name as a string, by which it may be looked up."""
     return re.compile(rb"(?:\.\s*|[\"'`])" + re.escape(name) + rb"\b")
+
+
+@lru_cache(maxsize=64)
+def _reads(name: bytes) -> re.Pattern[bytes]:
+    """``x.name``, but not ``x.name = 1``, or the name as a string."""
+    word = re.escape(name) + rb"\b"
+    return re.compile(rb"\.\s*" + word + rb"(?!\s*=(?!=))|[\"'`]" + word)
 
 
 @lru_cache(maxsize=64)

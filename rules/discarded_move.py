@@ -131,8 +131,19 @@ class DiscardedMove(Rule):
             f"`{name}` is moved to {destination(self, unread.move)}, but the moved copy only takes the place of the "
             "loop's variable, and is discarded with it",
             notes=[self.note(loop.iter, f"`{held}` holds what it held before")],
-            tentative=not shown or is_copied(self, unread.assign),
+            tentative=not shown or is_copied(self, unread.assign) or self._is_moved_whole(loop),
         )
+
+    def _is_moved_whole(self, loop: cst.For) -> bool:
+        """``for p in net.parameters(): p = p.cpu()``, and then ``net.cpu()``, which moves them."""
+        whole = re.match(r"([\w.]+)\.(named_)?parameters\(", self.code(loop.iter))
+        block = self.parent(loop)
+        if whole is None or not isinstance(block, cst.IndentedBlock | cst.Module):
+            return False
+        after = block.body[block.body.index(loop) + 1 :]
+        moves = {f"{whole[1]}.{move}" for move in table.MOVES}
+        calls = (each for line in after for each in tree.walk(line) if isinstance(each, cst.Call))
+        return any(dotted(each.func) in moves for each in calls)
 
     def visit_Expr(self, node: cst.Expr) -> None:
         call = node.value

@@ -187,6 +187,7 @@ class UncalledFunction(Rule):
         )
         if use == TRUE and name.endswith(".is_available"):
             idle = idle or self._is_implied(node) or self._only_raises(node) or self._guards_idle(node)
+            idle = idle or self._is_read_nowhere(node)
         held_back = idle or is_copied(self, node)
         return Told(node, said, "the same here", notes=notes, fix=fix, key=key, tentative=held_back)
 
@@ -207,6 +208,14 @@ class UncalledFunction(Rule):
         last = guard.body.body[-1] if guard.body.body else None
         statement = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
         return guard.test.expression is node and isinstance(statement, cst.Raise)
+
+    def _is_read_nowhere(self, node: cst.Attribute) -> bool:
+        """``self.kind = torch.cuda.FloatTensor if torch.cuda.is_available else torch.Tensor``, which nothing reads."""
+        assign = self.enclosing(node, cst.Assign, cst.BaseStatement)
+        path = dotted(assign.targets[0].target) if isinstance(assign, cst.Assign) else ""
+        owner, _, kept = path.rpartition(".")
+        project = self.flow.project
+        return owner == "self" and project is not None and project.some_file_says(f"reads {kept}") is False
 
     def _is_implied(self, node: cst.Attribute) -> bool:
         """``torch.cuda.is_available and x.is_cuda``: what is there says by itself that there is one."""
