@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 import libcst as cst
 
 from devlint import tree
+from devlint.flow.loops import leaves
 from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
 from devlint.rules._recurs import calls_of
 
 #: Settings that are off, by how they are written.
-_OFF = frozenset({"False", "None", "0", "0.0", '""', "''", "()", "[]", "{}"})
+_OFF = frozenset({"False", "None", "0", "0.", "0.0", '""', "''", "()", "[]", "{}"})
 _NONE: frozenset[Function] = frozenset()
 #: Names of flags that are on in some steps: `if self.should_log`, `if accelerator.sync_gradients`.
 _BY_STEP = re.compile(r"sync_grad|should|(^|_)(due|first|last|end)($|_)")
@@ -48,7 +49,8 @@ def is_switched_off(
         return False
     under = tests_above(rule, node)
     # if self.mask is not None: ...   but for a parameter: def step(self, x, mask=None) is there for who has one
-    options = (path for test, _, holds in under if not (default or parameters) for path in _options(test, holds))
+    asked = [(test, holds) for test, _, holds in under] + [(test, False) for test in _left_before(rule, node)]
+    options = (path for test, holds in asked if not (default or parameters) for path in _options(test, holds))
     return (
         any(
             _keeps(rule, function, dotted(flag), default, parameters)
@@ -148,13 +150,39 @@ def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
     return [test]
 
 
+def _left_before(rule: Rule, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """The tests that end a function above a node where they hold: `if self.rate == 0: return x`."""
+    child, above = node, rule.parent(node)
+    while above is not None and not isinstance(child, cst.FunctionDef):
+        if isinstance(above, cst.IndentedBlock):
+            for statement in above.body:
+                if statement is child:
+                    break
+                if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body.body[-1]):
+                    yield statement.test
+        child, above = above, rule.parent(above)
+
+
 def _options(test: cst.BaseExpression, holds: bool) -> Iterator[str]:
-    """What has to be given for a test to hold, or not to: `self.mask` of `self.mask is not None`."""
-    for part in _all_asked(test) if holds else [test]:
+    """What has to be given for a test to hold, or not to: `self.mask` of `self.mask is not None`, and `self.rate` of
+    `self.rate == 0 or not self.training`, which is not to hold."""
+    for part in _all_asked(test) if holds else _all_refused(test):
         if isinstance(part, cst.Comparison) and len(part.comparisons) == 1:
             operator, other = part.comparisons[0].operator, part.comparisons[0].comparator
-            if isinstance(operator, cst.IsNot if holds else cst.Is) and dotted(other) == "None":
+            asks = (cst.IsNot, cst.NotEqual) if holds else (cst.Is, cst.Equal)
+            if isinstance(operator, asks) and (dotted(other) == "None" or _is_zero(other)):
                 yield dotted(part.left)
+
+
+def _all_refused(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """`self.rate == 0` and `x is None` of `self.rate == 0 or x is None`."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        return [*_all_refused(test.left), *_all_refused(test.right)]
+    return [test]
+
+
+def _is_zero(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Integer | cst.Float) and node.evaluated_value == 0
 
 
 def _keeps(rule: Rule, function: Function, flag: str, default: bool, parameters: bool) -> bool:
@@ -234,6 +262,8 @@ def _may_be_set(rule: Rule, function: Function, name: str, default: bool, seen: 
     builds = function.cls is not None and function.role == CONSTRUCTOR
     names = {function.name, function.cls.name if builds and function.cls is not None else function.name}
     for call in rule.source.nodes_of(cst.Call):
+        if _is_of_another(rule, function, call, names):
+            continue
         given = [a.value for a in call.args if a.keyword is not None and a.keyword.value == name]
         # nn.Linear(4, width)  says nothing of a class of the file that is called `Linear`, too
         if called_name(call) in names and not rule.flow.name_of(call).startswith("torch."):
@@ -245,6 +275,18 @@ def _may_be_set(rule: Rule, function: Function, name: str, default: bool, seen: 
         if not all(_hands_on(rule, value, default, seen | {function}) for value in given):
             return True
     return False
+
+
+def _is_of_another(rule: Rule, function: Function, call: cst.Call, names: set[str]) -> bool:
+    """Whether a call is of another class or function of the file, which has an option of that name itself, and hands
+    nothing on: `Tail(rate=0.5)` says nothing of `Head`, unless that is a base of it."""
+    called = call.func.value if isinstance(call.func, cst.Name) else ""
+    if not called or called in names:
+        return False
+    others = [cls for cls in rule.flow.scope.classes.values() if cls.name == called]
+    if others:
+        return all(function.cls is None or function.cls not in cls.lineage for cls in others)
+    return called in rule.flow.scope.function_names
 
 
 def _is(rule: Rule, value: cst.BaseExpression, default: bool) -> bool:

@@ -22,7 +22,7 @@ from devlint.rules._none_by_default import report_left_out
 from devlint.rules._perhaps_device import why_device_object
 from devlint.rules._refused import may_be_of_torch, report_refused, report_refused_by_function
 from devlint.rules._shown import calls_that_run
-from devlint.rules._switches import tests_above
+from devlint.rules._switches import is_switched_off, tests_above
 
 
 class InvalidDeviceArgument(Rule):
@@ -84,8 +84,9 @@ class InvalidDeviceArgument(Rule):
     Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
     that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
     file that sets the default tensor type, since they make others then, in what puts batches together on the host, with
-    a device that is the host's by default, and in a copy of somebody else's package, which would have been mended if
-    the project ran that. So is `torch.device` of a parameter that is `None` by default, where no call of the file
+    a device that is the host's by default, below an option of the constructor that nothing in the file gives (`if
+    self.rate == 0: return x`), and in a copy of somebody else's package, which would have been mended if the project
+    ran that. So is `torch.device` of a parameter that is `None` by default, where no call of the file
     leaves it out, or something may come before: another branch, a `return`, a call that checks it. And so are keywords
     that are refused by what is only taken for a module or an optimizer of torch's, and `autocast` where it is told the
     `device` of something that mostly has a `torch.device` (`model.device`, a field that is annotated so).
@@ -270,7 +271,8 @@ class InvalidDeviceArgument(Rule):
                 or self._is_for_batches(node)
                 or self._is_host_by_default(node, value)
                 or self._is_of_data(node, value)
-                or is_copied(self, node),
+                or is_copied(self, node)
+                or is_switched_off(self, node),
             )
 
     def _is_of_data(self, node: cst.Call, device: Value) -> bool:
