@@ -62,13 +62,16 @@ class VisibleDeviceRenumbered(Rule):
 
     ## Limits
     Numbers are followed by their names within a function and into those that are handed them, and as `args.gpu` or
-    `config["gpu"]` through the file. Whether another file has used CUDA before is not seen. Silent
-    where the name gets another value between, where the two stand in branches that exclude each other, where CUDA was
-    used before (`visible-devices-set-late` speaks of that: the variable changes nothing then), where the variable is
-    for other processes, where the number of visible devices is asked, and in tests. Of a name that holds several
-    numbers joined by commas nothing is said.
+    `config["gpu"]` through the file. Whether another file has used CUDA before is not seen. Silent where the name gets
+    another value between, where the two stand in branches that exclude each other, where CUDA was used before
+    (`visible-devices-set-late` speaks of that: the variable changes nothing then), where the variable is for other
+    processes, where the number of visible devices is asked, and in tests. Of a name that holds several numbers joined
+    by commas nothing is said.
 
     Not proved by running: the driver reads the variable, and imaginary devices have none.
+
+    In the nursery: of five places in some 75,000 public files that nobody had tuned for, three were wrong as it says,
+    one arguable, and one was right, since another file uses CUDA on import.
 
     ## References
     - [CUDA environment variables](https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables)
