@@ -26,7 +26,7 @@ class NoneElsewhere:
 def none_elsewhere(rule: Rule, around: Surroundings) -> Iterator[NoneElsewhere]:
     """The first such use in each function; of names that nothing else is assigned to."""
     for assign in rule.source.nodes_of(cst.Assign):
-        choice, name = assign.value, dotted(assign.targets[0].target)
+        choice, name = assign.value, dotted(assign.targets[0].target) if isinstance(assign.value, cst.IfExp) else ""
         if not isinstance(choice, cst.IfExp) or not name or len(around.assigned(name.rpartition(".")[2])) != 1:
             continue
         # scaler = None if device.type == "cpu" else GradScaler()

@@ -77,11 +77,16 @@ class TupleNotMoved(Rule):
 
     def check(self) -> None:
         text = self.source.text
-        if not _ASKS.search(text) or not _MOVES_IN_TEXT.search(text) or self.in_tests:
+        if not _MOVES_IN_TEXT.search(text) or not _ASKS.search(text) or self.in_tests:
             return
-        for function in self.flow.scope.functions.values():
-            for name in sorted(function.param_names - {"self", "cls"}):
-                self._parameter(function, name)
+        asked_about: dict[tuple[Function, str], None] = {}
+        for call in self.source.nodes_of(cst.Call):
+            if dotted(call.func) in ("isinstance", "type") and call.args:
+                function, name = self.flow.function(call), dotted(call.args[0].value)
+                if function is not None and name in function.param_names:
+                    asked_about[function, name] = None
+        for function, name in asked_about:
+            self._parameter(function, name)
 
     def _parameter(self, function: Function, name: str) -> None:
         tests = [(node, kinds) for node in tree.walk(function.node) if (kinds := asked(node, name))]
@@ -152,6 +157,6 @@ def _is_param(node: cst.CSTNode, name: str) -> bool:
 
 #: Annotations that let anything in.
 _OPEN = "Any|object|Sequence|Iterable|Collection|TypeVar|T"
-_ASKS = re.compile(r"isinstance\([^()]+,[^()]*\(?[^()]*\b(?:list|tuple|List|Tuple)\b|\btype\(\w+\)")
+_ASKS = re.compile(r"\bisinstance\(\w+,\s*[^\n]*?\b(?:list|tuple|List|Tuple)\b|\btype\(\w+\)")
 _MOVES_IN_TEXT = re.compile(r"\.(?:to|cuda|cpu|npu|xpu)\(")
 _NAMES_DEVICE = re.compile(r"device|cuda|gpu|rank|cpu|(?<![a-z])dev(?![a-z])", re.IGNORECASE)

@@ -145,7 +145,7 @@ class UnguardedAcceleratorCall(Rule):
             self._where_it_is_off(around)
         if ".pin_memory(" in text or "pin_memory=True" in text:
             self._pinned(around)
-        if "None" in text and not around.is_test:
+        if ("else None" in text or "None if" in text) and not around.is_test:
             self._missing_elsewhere(around)
         if not kinds:
             return
