@@ -100,9 +100,13 @@ def _only_defines(flow: Flow, view: View) -> bool:
 
     In the root it may be what its project offers to others.
     """
+    return not may_be_run(flow, view) and view.some_file_says("script") is True
+
+
+def may_be_run(flow: Flow, view: View) -> bool:
+    """Whether a file does something when it is run, or lies in the root, for whoever uses the project."""
     inside = view.in_project()
-    offered = os.path.dirname(inside) == "" or says(flow.source.raw, inside, "runs")
-    return not offered and view.some_file_says("script") is True
+    return os.path.dirname(inside) == "" or says(flow.source.raw, inside, "runs")
 
 
 def _is_left_over(flow: Flow, outer: Definition, inner: Definition) -> bool:

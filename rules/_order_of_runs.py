@@ -10,6 +10,7 @@ from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._shown import calls_that_run
+from devlint.rules._switches import tests_above
 
 _STEPS = 4  # of calls that are followed back
 _ENDS = frozenset({"exit", "_exit", "quit", "abort"})
@@ -116,9 +117,8 @@ def _contradicts(rule: Rule, firsts: tuple[cst.CSTNode, ...], laters: tuple[cst.
 
 def _guards(rule: Rule, node: cst.CSTNode) -> Iterator[tuple[str, bool]]:
     """The tests that let a node run, each with its answer."""
-    for child, parent in _chain(rule, node).items():
-        if isinstance(parent, cst.If | cst.IfExp) and child is not parent.test:
-            test, holds = parent.test, child is parent.body
-            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-                test, holds = test.expression, not holds
+    for test, _, holds in tests_above(rule, node):
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            yield rule.code(test.expression), not holds
+        else:
             yield rule.code(test), holds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -214,6 +215,11 @@ class Surroundings:
     def assigned(self, name: str) -> list[str]:
         """The code assigned to a name, or an attribute of that name, anywhere in the file."""
         return [code for _, code in self._assigned(name)]
+
+    def assignments(self) -> Iterator[tuple[str, cst.BaseExpression]]:
+        """All names and attributes that the file assigns to, with what they are given."""
+        for pairs in self._assignments.values():
+            yield from pairs
 
     def assigned_to(self, path: str) -> list[str]:
         """The code assigned to just that, a plain name or a dotted one, anywhere in the file."""

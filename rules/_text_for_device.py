@@ -12,8 +12,6 @@ from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 
-#: What strings have not: `"".index` is a method.
-_OF_DEVICES = frozenset({"type"})
 _ASK = frozenset({"isinstance", "hasattr", "getattr", "type"})
 
 
@@ -27,7 +25,7 @@ def defaults_without_type(rule: Rule) -> Iterator[tuple[cst.Param, cst.Attribute
             name = param.name.value
             if not isinstance(param.default, cst.SimpleString) or not names_device(name) or name in function.assigned:
                 continue
-            read = next((each for each in _reads(rule, function, name)), None)
+            read = next(_reads(rule, function, name), None)
             if read is not None:
                 yield param, read
 
@@ -38,7 +36,7 @@ def _reads(rule: Rule, function: Function, name: str) -> Iterator[cst.Attribute]
     if any(dotted(call.args[0].value) == name and dotted(call.func) in _ASK for call in calls):
         return
     for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Attribute) and node.attr.value in _OF_DEVICES and dotted(node.value) == name:
+        if isinstance(node, cst.Attribute) and node.attr.value == "type" and dotted(node.value) == name:
             inner = rule.flow.function(node)
             if inner is function or (inner is not None and name not in inner.param_names | inner.assigned):
                 yield node

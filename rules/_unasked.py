@@ -14,6 +14,7 @@ from devlint.rule import Rule
 from devlint.rules._portability import Surroundings, is_device_name, told_to_device
 
 _CUDA = re.compile(r"cuda(:\d+)?")
+_DEFINITIONS = (cst.FunctionDef, cst.ClassDef)
 #: Calls that compare, look up or print a text: `name.startswith("cuda")`, `getattr(torch, "cuda")`.
 _OF_TEXTS = frozenset(dir(builtins)) | frozenset(dir(str)) | frozenset(dir(dict)) | frozenset(dir(list))
 #: Calls that take the name of a kind of device, or of something else, and put nothing there.
@@ -31,16 +32,13 @@ def written_choices(rule: Rule, around: Surroundings) -> Iterator[tuple[str, cst
     """
     if around.is_test or around.demands_cuda:
         return
-    pairs = [(each.target, node.value) for node in rule.source.nodes_of(cst.Assign) for each in node.targets]
-    pairs += [(node.target, node.value) for node in rule.source.nodes_of(cst.AnnAssign) if node.value is not None]
-    for target, value in pairs:
-        path, literal = dotted(target), told_to_device(rule, value)
+    for path, value in around.assignments():
         name = path.rpartition(".")[2]
-        if not is_device_name(name.lower()) or not is_cuda(literal) or around.guard(target) is not None:
+        if not is_device_name(name.lower()) or not is_cuda(told_to_device(rule, value)):
             continue
-        if isinstance(rule.enclosing(target, cst.FunctionDef, cst.ClassDef), cst.ClassDef):
+        if around.guard(value) is not None or isinstance(rule.enclosing(value, *_DEFINITIONS), cst.ClassDef):
             continue
-        function = around.function(target)
+        function = around.function(value)
         # if args.cpu: device = "cpu"   def run(device): device = "cuda"
         if "." not in path and function is not None and name in function.param_names:
             continue

@@ -11,6 +11,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.flow.scope import HOST_SIDE, Function
 from devlint.rule import Rule
+from devlint.rules._made import is_use
 
 
 def beside_unread_device(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[tuple[cst.Call, cst.Assign]]:
@@ -42,12 +43,8 @@ def _asks_for_device(value: cst.BaseExpression) -> bool:
 def _is_unread(rule: Rule, function: Function, target: cst.Name) -> bool:
     """Whether nothing else in the function has the name, which `locals()` or a text could read as well."""
     for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Name) and node is not target and node.value == target.value:
-            above = rule.parent(node)
-            # x.device, torch.ones(3, device=other)
-            named = above.attr if isinstance(above, cst.Attribute) else getattr(above, "keyword", None)
-            if named is not node:
-                return False
+        if isinstance(node, cst.Name) and node is not target and node.value == target.value and is_use(rule, node):
+            return False
         if isinstance(node, cst.Call) and dotted(node.func) in ("locals", "eval", "exec"):
             return False
     return True

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import re
 
 import libcst as cst
@@ -9,7 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import called_name, dotted, last_word
-from devlint.mentions import says
+from devlint.flow.steps import above
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._copied import is_copied
@@ -185,21 +184,19 @@ class DebuggingLeftOn(Rule):
 
     def _is_silenced(self, call: cst.Call, block: cst.With) -> bool:
         """``with detect_anomaly(): ...; with torch.no_grad(): model.test_step(batch)``"""
-        inner = self.enclosing(call, cst.With)
-        while inner is not None and inner is not block:
-            if any(_ASKING.search(self.code(item)) for item in inner.items):
-                return True
-            inner = self.enclosing(inner, cst.With)
-        return False
+        return any(
+            isinstance(each, cst.With) and any(_ASKING.search(self.code(item)) for item in each.items)
+            for each in above(self.flow, call, block)
+        )
 
     def _is_for_nobody(self, call: cst.Call) -> bool:
         """Whether it runs when a file is imported that is there to be imported, and that nothing imports."""
+        from devlint.unused import may_be_run  # late: there are few to ask of
+
         project = self.flow.project
         if project is None or self.flow.function(call) is not None or "TestCase" in self.source.text:
             return False
-        inside = project.in_project()
-        is_run = os.path.dirname(inside) == "" or says(self.source.raw, inside, "runs")
-        return not is_run and not project.is_imported()
+        return not may_be_run(self.flow, project) and not project.is_imported()
 
     def _is_wanted(self, node: cst.CSTNode) -> bool:
         """Whether somebody decides on it, or what it stands in is there to debug."""

@@ -17,6 +17,7 @@ from devlint.rules._numbered import devices_numbered
 from devlint.rules._order_of_runs import excludes, runs_after
 from devlint.rules._set_late import cuda_uses, is_for_others, surely_before
 from devlint.rules._shown import calls_that_run
+from devlint.rules._switches import tests_above
 
 
 class VisibleDeviceRenumbered(Rule):
@@ -146,13 +147,7 @@ class VisibleDeviceRenumbered(Rule):
 
     def _asks_for_count(self, node: cst.CSTNode) -> bool:
         """``if gpu < torch.cuda.device_count(): torch.cuda.set_device(gpu)``"""
-        child, above = node, self.parent(node)
-        while above is not None and not isinstance(above, cst.FunctionDef):
-            is_branch = isinstance(above, cst.If | cst.IfExp) and child is not above.test
-            if isinstance(above, cst.If | cst.IfExp) and is_branch and "device_count" in tree.words(above.test):
-                return True
-            child, above = above, self.parent(above)
-        return False
+        return any("device_count" in tree.words(test) for test, _, _ in tests_above(self, node))
 
     def _fault(self, number: cst.BaseExpression, setting: Setting) -> str:
         """What is wrong with a number, once a variable is set; empty where nothing is."""
