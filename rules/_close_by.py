@@ -188,7 +188,7 @@ def _kept_twice(rule: Rule) -> Iterator[CloseBy]:
     for cls in rule.flow.scope.classes.values():
         for name, stores in cls.stores.items():
             values = [value for node, _, _ in stores if (value := _stored(node)) is not None]
-            if any(tree.named(value, name) and _is_there(rule, value) for value in values):
+            if any(_is_of_itself(value, name) and _is_there(rule, value) for value in values):
                 continue  # self.x = self.x.to(device)
             told = next((value for value in values if _is_there(rule, value)), None)
             for node, _, function in stores if told is not None else ():
@@ -196,6 +196,15 @@ def _kept_twice(rule: Rule) -> Iterator[CloseBy]:
                 factory = _made_here(rule, value) if value is not None and function.role != CONSTRUCTOR else None
                 if factory is not None and told is not None and not _OF_LENGTHS.search(name):
                     yield CloseBy(factory, told, f"elsewhere `self.{name}` is on a device")
+
+
+def _is_of_itself(node: cst.BaseExpression, name: str) -> bool:
+    """``self.x[:n].to(device)``, not ``self.net(rows.to(device), self.x)``."""
+    while isinstance(node, cst.Call | cst.Subscript | cst.Attribute):
+        if dotted(node) == f"self.{name}":
+            return True
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return isinstance(node, cst.BinaryOperation) and (_is_of_itself(node.left, name) or _is_of_itself(node.right, name))
 
 
 def _stored(node: cst.CSTNode) -> cst.BaseExpression | None:

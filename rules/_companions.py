@@ -14,6 +14,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from devlint import tree
+from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import MODEL_NAME
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import Function
@@ -50,7 +51,7 @@ def companions(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Com
         return
     sizes = Sizes(rule, lambda function, node: _may_be_tensor(rule, function, node))
     for call in rule.source.nodes_of(cst.Call):
-        if rule.flow.factory(call) is None or not is_meant(call):
+        if rule.flow.name_of(call) in table.KEEPING or not is_meant(call):
             continue
         function, value = rule.flow.function(call), rule.flow.value(call)
         if function is None:

@@ -40,9 +40,18 @@ def is_file_of_this_run(rule: Rule, call: cst.Call) -> bool:
 
 
 def made(rule: Rule, node: cst.BaseExpression) -> cst.BaseExpression:
-    """What a name is bound to, where the function around, or else the file, binds it once."""
-    found = _bound(rule, node)
+    """What a name is bound to, where the function around, or else the file, binds it once; an attribute, its class."""
+    found = _stored(rule, node) if isinstance(node, cst.Attribute) else _bound(rule, node)
     return found[0] if len(found) == 1 else node
+
+
+def _stored(rule: Rule, node: cst.Attribute) -> list[cst.BaseExpression]:
+    """``device("cuda") if cuda.is_available() else device("cpu")`` of ``net.to(self.device)``."""
+    function = rule.flow.function(node)
+    if function is None or function.cls is None or dotted(node.value) != "self":
+        return []
+    stores = {statement for statement, _ in rule.flow.stores(function.cls, node.attr.value)}
+    return [store.value for store in stores if isinstance(store, cst.Assign)] if len(stores) == 1 else []
 
 
 def _is_published(rule: Rule, file: cst.BaseExpression) -> bool:

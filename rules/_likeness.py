@@ -33,7 +33,7 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
     patterns: dict[cst.CSTNode, frozenset[str]] = {}
     sizes = Sizes(rule, lambda function, node: _is_open(rule, function, node))
     for call in rule.source.nodes_of(cst.Call):
-        if rule.flow.factory(call) is None or not is_meant(call):
+        if rule.flow.name_of(call) in table.KEEPING or not is_meant(call):
             continue
         function = rule.flow.function(call)
         if function is None or function.role in (HOST_SIDE, CONSTRUCTOR) or function.moves_something:

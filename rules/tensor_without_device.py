@@ -157,12 +157,12 @@ class TensorWithoutDevice(Rule):
         returned: dict[cst.Call, Meeting] = {}
         for meeting in given_back(self):
             origin = meeting.host.origin
-            if isinstance(origin, cst.Call) and self._is_meant(origin) and origin not in found:
+            if isinstance(origin, cst.Call) and self._is_left(origin) and origin not in found:
                 returned.setdefault(origin, meeting)
         doubtful: dict[cst.Call, Meeting] = {}
-        for meeting in (*doubted(self), *likened(self, self._is_meant)):
+        for meeting in (*doubted(self), *likened(self, self._is_left)):
             origin = meeting.host.origin
-            if isinstance(origin, cst.Call) and self._is_meant(origin) and origin not in found | returned:
+            if isinstance(origin, cst.Call) and self._is_left(origin) and origin not in found | returned:
                 doubtful.setdefault(origin, meeting)
         reported: set[cst.CSTNode] = {*found, *returned, *doubtful}
         halves: set[Function | None] = set()
@@ -195,17 +195,17 @@ class TensorWithoutDevice(Rule):
             if factory not in reported and self._is_meant(factory):
                 reported.add(factory)
                 self._report_state(factory)
-        for each in close_by(self, self._is_meant):
+        for each in close_by(self, self._is_left):
             if each.factory not in reported:
                 reported.add(each.factory)
                 self._report_close_by(each)
         if "device = " in self.source.text:
-            for factory, assign in beside_unread_device(self, self._is_meant):
+            for factory, assign in beside_unread_device(self, self._is_left):
                 if factory not in reported:
                     reported.add(factory)
                     self._report_beside_unread(factory, assign)
         lines = {self.enclosing(each, cst.BaseSmallStatement) for each in reported} - {None}
-        for companion in companions(self, self._is_meant):
+        for companion in companions(self, self._is_left):
             # torch.ones(n) * torch.arange(n) + x: said, and mended, with the other one
             if self.enclosing(companion.factory, cst.BaseSmallStatement) not in lines:
                 self._report_companion(companion)
@@ -223,6 +223,13 @@ class TensorWithoutDevice(Rule):
         """Whether a call is a factory that is on the host for want of ``device=``, and has no reason to be."""
         makes = self.flow.factory(call) is not None or self.flow.name_of(call) in table.KEEPING
         return makes and not self._may_name_device(call) and not self._meets_on_host(call)
+
+    def _is_left(self, call: cst.Call) -> bool:
+        """Likewise, or a constructor of a type of the host, which takes no ``device=`` but its own:
+        ``torch.Tensor(rows)``. Where one surely meets a device, `mixed-devices` speaks of it."""
+        is_typed = self.flow.name_of(call) in _TYPES
+        is_typed = is_typed and not self._may_name_device(call) and not self._meets_on_host(call)
+        return is_typed or self._is_meant(call)
 
     @cached_property
     def _on_one_path(self) -> set[cst.Call]:
@@ -438,6 +445,8 @@ class TensorWithoutDevice(Rule):
         if device is None:
             return None
         factories = [factory, *self._met_before(factory)]
+        if any(self.flow.name_of(each) in _TYPES for each in factories):
+            return None
         edits = [self.add_argument(each, f"device={device}") for each in factories]
         if None in edits:
             return None
@@ -508,5 +517,7 @@ def _device_comparisons(test: cst.BaseExpression) -> Iterator[tuple[str, str]]:
                     yield (paths[0], paths[1]) if paths[0].startswith("self.") else (paths[1], paths[0])
 
 
+#: Constructors that take no other device than the one of their type.
+_TYPES = table.HOST_TYPED | {"torch.Tensor"}
 #: Words that put a tensor somewhere.
 _PUTS = frozenset("to cuda cpu device type_as new new_zeros new_ones new_full new_tensor zeros_like ones_like".split())
