@@ -468,6 +468,7 @@ def test_every_rule_has_advice():
         "current-device-assumed",
         "float64-on-mps",
         "hard-coded-device",
+        "layer-without-device",
         "legacy-tensor-type",
         "minus-one-as-device",
         "move-of-immovable",
