@@ -11,6 +11,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.flow.value import DEVICE, TENSOR
 from devlint.rule import Rule
+from devlint.rules._loose_tests import works_on_choice
 from devlint.rules._moves import short
 from devlint.rules._none_elsewhere import none_elsewhere
 from devlint.rules._portability import SPEAKS, SPEAKS_OF_CUDA, Surroundings, asks_whether_available
@@ -75,7 +76,8 @@ class UnguardedAcceleratorCall(Rule):
     of the file does that is for CUDA; other calls for CUDA where nothing asks for it; `torch.mps` and `torch.xpu` in a
     file that names CUDA alone as a device; what `device.type != "cpu"` alone guards, which lets other kinds through;
     and what is `None` without CUDA and used all the same (`scaler = GradScaler() if device.type == "cuda" else None`,
-    then `scaler.scale(loss)`).
+    then `scaler.scale(loss)`). So, too, calls below a test or an assertion that asks for CUDA for one way to run alone
+    (`if ddp: assert torch.cuda.is_available()`), in a file that works on other devices.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -338,8 +340,10 @@ class UnguardedAcceleratorCall(Rule):
         if guard is not None:
             if not self._for_what_is_wanted(call, said, guard, words, around):
                 self._for_all_but_host(call, said, guard, words, around)
+                self._passed_over(call, said, words, around)
             return
         if around.is_for_cuda(call):
+            self._passed_over(call, said, words, around)
             return
         notes = self._runs_elsewhere(call, kind, around)
         if notes:
@@ -352,6 +356,16 @@ class UnguardedAcceleratorCall(Rule):
             self.report(call, f"{said}, as soon as this file is imported", tentative=True)
         elif kind == "cuda":
             self.report(call, f"{said}, and nothing here asks whether there is", tentative=True)
+
+    def _passed_over(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> None:
+        """``if ddp: assert torch.cuda.is_available()`` far above, of a file that chooses ``"cpu"`` where it is not."""
+        if around.is_test or around.demands_cuda_closely or around.guard(call, words, closely=True) is not None:
+            return
+        chosen = around.chosen(call)
+        shown = (chosen.node, chosen.code) if chosen is not None and chosen.is_handed_in else works_on_choice(around)
+        if shown is not None and not around.is_fixed(call):
+            note = self.note(shown[0], f"`{shown[1]}` is what was chosen, and may be of another kind")
+            self.report(call, f"{said}, and nothing here asks whether there is", notes=[note], tentative=True)
 
     def _of_older_torch(self, call: cst.Call, around: Surroundings) -> None:
         """``dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"``, where ``device`` may be the CPU."""
