@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from devlint.rules._portability import Surroundings
 
 #: Which process this is: `if rank == 0:`, `if is_main_process():`.
-_WHICH_PROCESS = re.compile(
+WHICH_PROCESS = re.compile(
     r"(?:not )?(?:[\w.]*\.)?(?:get_)?(?:global_|local_|ddp_)*rank(?:\(\))?(?: (?:==|!=|>|in) [\[(]?[-\d, ]+[\])]?)?|"
     r"(?:not )?(?:[\w.]*\.)?is_(?:main|master)\w*(?:\([\w.]*\))?|(?:[\w.]*\.)?master_process"
 )
-_ASKS_NONE = re.compile(r"(?:not )?(?P<name>[\w.]+)|(?P<said>[\w.]+) (?:is|is not|==|!=) None")
+_ASKS_NONE = re.compile(
+    r"(?:not )?(?P<name>[\w.]+)|(?P<said>[\w.]+) (?:is|is not|==|!=) None|isinstance\((?P<whole>[\w.]+), [\w., ()]+\)"
+)
 #: What puts something on a device: whether that is there says nothing of the device.
 _PUT_THERE = re.compile(r"\.(?:to|cuda)\(|device ?=")
 _CHOOSES = re.compile(
@@ -40,14 +42,14 @@ def is_loose(around: Surroundings, guard: cst.CSTNode) -> bool:
         return _is_of_one_option(around, guard.test)
     if isinstance(guard, cst.BaseExpression):
         code = around.rule.code(guard)
-        return _WHICH_PROCESS.fullmatch(code) is not None or _asks_if_made(around, guard, code)
+        return WHICH_PROCESS.fullmatch(code) is not None or _asks_if_made(around, guard, code)
     return False
 
 
 def _asks_if_made(around: Surroundings, test: cst.BaseExpression, code: str) -> bool:
     """``if net is not None:``, ``if mask is None:``, where the one or the other is put on a device somewhere."""
     match = _ASKS_NONE.fullmatch(code)
-    if match is None or (name := match["name"] or match["said"]) is None or _OF_DEVICES.search(name):
+    if match is None or (name := match[match.lastgroup or 0]) is None or _OF_DEVICES.search(name):
         return False
     made = around.assigned(name.rpartition(".")[2])
     # stream = torch.cuda.Stream() if device.type == "cuda" else None
