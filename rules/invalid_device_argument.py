@@ -21,6 +21,7 @@ from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
 from devlint.rules._one_past import report_one_past
 from devlint.rules._perhaps_device import why_device_object
+from devlint.rules._perhaps_none import device_of_none
 from devlint.rules._refused import may_be_of_torch, report_refused, report_refused_by_function
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import is_switched_off, tests_above
@@ -45,7 +46,8 @@ class InvalidDeviceArgument(Rule):
       `net.cuda(device_id=0)`, `net.load_state_dict(torch.load(f), map_location=device)`, `autocast(device="cuda")`;
     - `torch.device(device)` of a parameter that is `None` unless it is given, which nothing asks before;
     - `if gpu:` and `gpu or other` for a number of a device that may be `None`: device 0 is false;
-    - as tentative, how many devices there are for the number of one: `f"cuda:{torch.cuda.device_count()}"`.
+    - as tentative, how many devices there are for the number of one: `f"cuda:{torch.cuda.device_count()}"`; and
+      `ids.device` below `device = ids.device if ids is not None else embeds.device`.
 
     ## Why is this bad
     All but the last and the statement raise as soon as they run. Often that is on a machine with a GPU only, which is
@@ -114,6 +116,9 @@ class InvalidDeviceArgument(Rule):
 
     def check(self) -> None:
         report_one_past(self)
+        for use, test in device_of_none(self):
+            note = self.note(test, "that is asked here")
+            self.report(use, f"`{self.code(use.value)}` may be `None` here", notes=[note], tentative=True)
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.flow.name_of(node)

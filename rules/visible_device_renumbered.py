@@ -11,6 +11,7 @@ from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
+from devlint.rules._children_visible import counted_for_children
 from devlint.rules._environment import given, settings_of
 from devlint.rules._moves import short
 from devlint.rules._numbered import devices_numbered
@@ -27,7 +28,8 @@ class VisibleDeviceRenumbered(Rule):
     ## What it does
     Reports a number that `CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES` or `ROCR_VISIBLE_DEVICES` is set to, and that
     names a device afterwards: `torch.device(f"cuda:{args.gpu}")`, `model.cuda(gpu)`, `torch.cuda.set_device(gpu)`; and
-    literal numbers for which too few devices are left: `"cuda:3"` after `"2,3"`.
+    literal numbers for which too few devices are left: `"cuda:3"` after `"2,3"`. Reports, too, children that are told a
+    GPU by counting (`{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(n)`), in a file that never asks which ones it has.
 
     ## Why is this bad
     The devices that are left visible are counted from 0. With `--gpu 3`, the third of them is the only one, and its
@@ -86,6 +88,9 @@ class VisibleDeviceRenumbered(Rule):
         text = self.source.text
         if "_VISIBLE_DEVICES" not in text or "torch" not in text or self.in_tests:
             return
+        for told, counts in counted_for_children(self):
+            said = f"`{short(self.code(told))}` counts the GPUs of the machine, whichever are left to this process"
+            self.report(told, said, notes=[self.note(counts, "it is counted from 0 here")])
         settings = [Setting(node, name, self.values_of(node, name)) for node, name, _ in settings_of(self, _VARIABLES)]
         if not settings:
             return
@@ -97,7 +102,7 @@ class VisibleDeviceRenumbered(Rule):
             if number in done or self._asks_for_count(node):
                 continue
             for setting in settings:
-                said = None
+                said = ""
                 if self._is_last_before(setting, node, settings):
                     said = self._fault(number, setting) or self._fault_of_several(node, number, setting)
                 if said:
