@@ -10,11 +10,13 @@ import libcst as cst
 from devlint.flow.names import called_name
 from devlint.rule import Rule
 from devlint.rules._checkpoints import has_location
+from devlint.rules._portability import Surroundings
 from devlint.rules._saved_places import loads
 from devlint.rules._training import is_inside
 
 #: Not `args.gpu is None`: where it is, all of them may be meant.
 _OF_DEVICES = re.compile(r"(?!.* None)(?=.*(cuda|gpu|device|cpu))", re.IGNORECASE | re.DOTALL)
+_OF_SEVERAL = re.compile(r"cuda:\{|set_device|device_ids|gpu_ids?\b|local_rank|DistributedDataParallel")
 _FROM_FILE = frozenset({"load_from_checkpoint", "load_from_file"})
 
 
@@ -22,7 +24,12 @@ def told_without_cuda(rule: Rule) -> Iterator[tuple[cst.Call, cst.Call]]:
     """``torch.load(f) if use_cuda else torch.load(f, map_location="cpu")``: the first, and the one that is told."""
     all_loads = loads(rule)
     told = [call for call in all_loads if has_location(call)]
+    around = Surroundings(rule)
     for call in all_loads if told else ():
+        # device = "cuda" if torch.cuda.is_available() else "cpu"   is the first of them, as it was where it was saved
+        chosen = around.chosen(call)
+        if (chosen is None or chosen.is_default) and _OF_SEVERAL.search(rule.source.text) is None:
+            continue
         branch: cst.CSTNode = call
         above = rule.parent(call)
         while above is not None and not isinstance(above, cst.FunctionDef | cst.ClassDef):

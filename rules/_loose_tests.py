@@ -13,9 +13,9 @@ from devlint.flow.names import dotted
 if TYPE_CHECKING:
     from devlint.rules._portability import Surroundings
 
-#: Which process this is: `if rank == 0:`, `if is_main_process():`.
+#: Which process this is: `if rank == 0:`, `is_main_process()`. Not `rank == -1`, which says that there is one alone.
 WHICH_PROCESS = re.compile(
-    r"(?:not )?(?:[\w.]*\.)?(?:get_)?(?:global_|local_|ddp_)*rank(?:\(\))?(?: (?:==|!=|>|in) [\[(]?[-\d, ]+[\])]?)?|"
+    r"(?:not )?(?:[\w.]*\.)?(?:get_)?(?:global_|local_|ddp_)*rank(?:\(\))?(?: (?:==|!=|>) \d+| in [\[(][-\d, ]+[\])])?|"
     r"(?:not )?(?:[\w.]*\.)?is_(?:main|master)\w*(?:\([\w.]*\))?|(?:[\w.]*\.)?master_process"
 )
 _ASKS_NONE = re.compile(

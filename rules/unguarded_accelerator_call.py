@@ -159,7 +159,7 @@ class UnguardedAcceleratorCall(Rule):
                 note = self.note(found.test, "only where that holds is it bound")
                 said = f"`{found.name}` is bound where there is CUDA alone, and is read here in any case"
                 self.report(found.use, said, notes=[note], tentative=True)
-        for test in fused_by_signature(self) if not around.is_test else ():
+        for test in fused_by_signature(self) if not (around.is_test or around.demands_cuda) else ():
             said = (
                 "that torch has fused optimizers does not say that the parameters are on CUDA: before torch 2.4, they"
             )
