@@ -118,7 +118,9 @@ class InvalidDeviceArgument(Rule):
         report_one_past(self)
         for use, test in device_of_none(self):
             note = self.note(test, "that is asked here")
-            self.report(use, f"`{self.code(use.value)}` may be `None` here", notes=[note], tentative=True)
+            self.report(
+                use, f"`{self.code(use.value)}` is read whether it is `None` or not", notes=[note], tentative=True
+            )
 
     def visit_Call(self, node: cst.Call) -> None:
         name = self.flow.name_of(node)
@@ -259,7 +261,7 @@ class InvalidDeviceArgument(Rule):
     def _indexed(self, arg: cst.Arg) -> None:
         """``device = f"cuda:{rank}"; autocast(device_type=device)``"""
         if (shown := why_indexed(self, arg.value)) is not None and not self.in_tests:
-            said = f"`{short(self.code(arg.value))}` may have an index, which `autocast` refuses before torch 2.4"
+            said = f"`{short(self.code(arg.value))}` comes with an index, which `autocast` refuses before torch 2.4"
             notes = [self.note(shown, "this says what it is")] if shown is not arg.value else []
             self.report(arg.value, said, notes=notes, tentative=True)
 
