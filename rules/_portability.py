@@ -15,6 +15,7 @@ from devlint.flow.names import dotted, imported, target_names
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DEVICE, MODULE, NAME, UNKNOWN_KIND
 from devlint.rule import Rule
+from devlint.rules._loose_tests import is_loose
 from devlint.rules._meetings import calls_of
 from devlint.rules._places import bound_before
 
@@ -91,11 +92,17 @@ class Surroundings:
     # tests --------------------------------------------------------------------------------------
 
     def guard(
-        self, node: cst.CSTNode, words: re.Pattern[str] = SPEAKS, error: str = "RuntimeError|AssertionError"
+        self,
+        node: cst.CSTNode,
+        words: re.Pattern[str] = SPEAKS,
+        error: str = "RuntimeError|AssertionError",
+        *,
+        closely: bool = False,
     ) -> cst.CSTNode | None:
         """The nearest test, exit, handler or decorator by whose words ``node`` may not run on every kind of device.
 
-        ``error``: what handlers have to catch.
+        ``error``: what handlers have to catch. ``closely``: pass over those that speak of devices and ask for none
+        (`_loose_tests`).
         """
         parents = self.source.parents
         child, above = node, parents.get(node)
@@ -114,7 +121,7 @@ class Surroundings:
                 if child is above.body and not defined and any(self._catches(each, error) for each in above.handlers):
                     found = above
             elif isinstance(above, cst.IndentedBlock | cst.Module):
-                found = self._exit_before(above, child)
+                found = self._exit_before(above, child, closely=closely)
             elif isinstance(above, cst.FunctionDef | cst.ClassDef):
                 # @require_cuda, def gpu_memory(): ...
                 said = [above.name.value, *(self.rule.code(each.decorator) for each in above.decorators)]
@@ -122,7 +129,7 @@ class Surroundings:
                 if child is above.body and any(words.search(each) and not _HARMLESS.search(each) for each in said):
                     found = above
                 defined = True
-            if found is not None:
+            if found is not None and not (closely and is_loose(self, found)):
                 return found
             child, above = above, parents.get(above)
         return None
@@ -152,12 +159,16 @@ class Surroundings:
         values = (value for path, value in self._assignments.get(name, ()) if "." in path)
         return [_without_prose(self.rule.code(value)) for value in values]
 
-    def _exit_before(self, block: cst.IndentedBlock | cst.Module, child: cst.CSTNode) -> cst.CSTNode | None:
+    def _exit_before(
+        self, block: cst.IndentedBlock | cst.Module, child: cst.CSTNode, *, closely: bool
+    ) -> cst.CSTNode | None:
         """``assert torch.cuda.is_available()`` or ``if not x.is_cuda: return`` above in the same block."""
         for statement in block.body:
             if statement is child:
                 break
             if isinstance(statement, cst.If):
+                if closely and is_loose(self, statement):
+                    continue
                 if self.speaks(statement.test, SPEAKS_OF_CUDA) and leaves(statement.body):
                     return statement
             elif isinstance(statement, cst.SimpleStatementLine):
@@ -188,8 +199,18 @@ class Surroundings:
         return self.is_set_up_for_cuda
 
     @cached_property
+    def demands_cuda_closely(self) -> bool:
+        """The same, but for what is asked of one way to run alone: ``if ddp: assert torch.cuda.is_available()``."""
+        if any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device")):
+            return True
+        return self._is_set_up(closely=True)
+
+    @cached_property
     def is_set_up_for_cuda(self) -> bool:
         """The same, but for the current device that it sets: that may be told it, and be told the CPU."""
+        return self._is_set_up()
+
+    def _is_set_up(self, *, closely: bool = False) -> bool:
         name = self.source.path.replace("\\", "/").rpartition("/")[2]
         if _NAMED_FOR_CUDA.search(name):
             return True  # accelerators/cuda.py
@@ -204,6 +225,8 @@ class Surroundings:
                 return True  # not where `try: import apex` makes it optional
         for call in self.flow.calls("torch.cuda.is_available"):
             test = self.rule.parent(call)
+            if closely and self.rule.enclosing(call, cst.If, cst.FunctionDef, cst.Lambda).__class__ is cst.If:
+                continue
             if isinstance(test, cst.Assert):
                 return True
             # if not torch.cuda.is_available(): raise; not where that is for one option: if args.fp16 and not ...
@@ -334,13 +357,16 @@ class Surroundings:
         return Implied(said, meeting.node, f"{name}.device")
 
     def _of_number(self, function: Function) -> Implied | None:
-        """``net.to(f"cuda:{config.gpu}")`` at another place of the class: that need not be the current one."""
-        if function.cls is None or _SETS_CURRENT.search(self.source.text):
+        """``net.to(f"cuda:{config.gpu}")`` at another place of the class, or of the function: that need not be the
+        current one."""
+        if _SETS_CURRENT.search(self.source.text):
             return None
         for text in self.source.nodes_of(cst.FormattedString):
             other = self.function(text)
-            if other is not None and other.cls is function.cls and _OF_VARIABLE_INDEX.match(self.rule.code(text)):
-                return Implied(f"while `{function.cls.name}` works on `{self.rule.code(text)}`", text)
+            alike = other is not None and (other is function or (other.cls is function.cls and other.cls is not None))
+            if alike and _OF_VARIABLE_INDEX.match(self.rule.code(text)):
+                name = function.name if function.cls is None else function.cls.name
+                return Implied(f"while `{name}` works on `{self.rule.code(text)}`", text)
         return None
 
     def _of_flag(self, function: Function) -> Implied | None:
@@ -353,7 +379,7 @@ class Surroundings:
     def _is_asked_above(self, function: Function) -> bool:
         """``if args.cuda: upload(net)``"""
         calls = calls_of(self.rule, function)
-        return bool(calls) and all(self.guard(call) is not None for call in calls)
+        return bool(calls) and all(self.guard(call, closely=True) is not None for call in calls)
 
     def _of_switch(self, call: cst.Call) -> Implied | None:
         """``Config.cuda = True``, which whoever changes that expects all of the program to follow."""

@@ -20,7 +20,7 @@ from devlint.rules._portability import (
 )
 
 _SEVERAL_GPUS = re.compile(r"\(?\s*(torch\.cuda\.is_available\(\) and )?torch\.cuda\.device_count\(\) (> 1|>= 2)\s*\)?")
-_PARALLEL = re.compile(r"DataParallel(?!ism)\w*")
+_PARALLEL = re.compile(r"(?!Distributed)\w*?DataParallel(?!ism)\w*")
 _SEVERAL = (cst.BooleanOperation, cst.IfExp, cst.List, cst.Tuple, cst.Param, cst.Decorator, cst.Comparison)
 
 
@@ -110,14 +110,16 @@ class AvailabilityInsteadOfDevice(Rule):
         """``if torch.cuda.device_count() > 1: net = DataParallel(net)``, and then ``net.to(device)``: on all GPUs,
         though one was chosen, or the CPU."""
         for branch in self.source.nodes_of(cst.If):
-            if not _SEVERAL_GPUS.fullmatch(self.code(branch.test)) or around.guard(branch, SPEAKS_OF_CUDA) is not None:
+            if not _SEVERAL_GPUS.fullmatch(self.code(branch.test)) or around.guard(
+                branch, SPEAKS_OF_CUDA, closely=True
+            ):
                 continue
             for call in tree.walk(branch.body):
                 # DataParallel(net, device_ids=gpus)
                 if (
                     not isinstance(call, cst.Call)
                     or len(call.args) != 1
-                    or around.guard(call, SPEAKS_OF_CUDA) is not branch.test
+                    or around.guard(call, SPEAKS_OF_CUDA, closely=True) is not branch.test
                 ):
                     continue
                 chosen = around.chosen(call) if _PARALLEL.fullmatch(dotted(call.func).rpartition(".")[2]) else None

@@ -15,6 +15,7 @@ from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
 from devlint.rules._decides_little import only_brings, only_moves_there, only_tells
+from devlint.rules._handed_tensor import compared_device
 from devlint.rules._moves import short
 from devlint.rules._taken_for_text import taken_for_text
 from devlint.rules._text_for_device import defaults_without_type
@@ -86,9 +87,10 @@ class DeviceComparedToString(Rule):
     Silent where the value may be a string: a parameter that is not annotated, or has a string for a default, or is
     asked for a word that is no device; an attribute that is only called `device`; what one branch makes a
     `torch.device` and another leaves a string. Silent for `if x.device != "cpu":` above nothing but moves to the host,
-    which do no harm, and for `if x.device != device:` above nothing but moves. Held back as tentative: what is a
-    `torch.device` by its annotation only, a parameter that is annotated as either, or that may be a string and is
-    handed a `torch.device` by a call in the file, `x.device == torch.device(name)` where a parameter tells the name,
+    which do no harm, and for `if x.device != device:` above nothing but moves. Held back as tentative: the `device` of
+    a parameter that is a tensor by its use alone (`x.to(...)`), what is a `torch.device` by its annotation only, a
+    parameter that is annotated as either, or that may be a string and is handed a `torch.device` by a call in the file,
+    `x.device == torch.device(name)` where a parameter tells the name,
     perhaps with an index, `"gpu" in str(device)` of what is only called so (silent where the file calls a device `gpu`
     anywhere, as other libraries do), `str(device) == "cuda"` unless the device is a tensor's, the type of what is only
     called `device`, a list of names where nothing else says that there is one device, what decides on a warning or a
@@ -142,6 +144,7 @@ class DeviceComparedToString(Rule):
                     self._compared_as_text(node, device, other)
                     self._compared_if_object(node, device, other)
                     self._asked_for_gpu(node, device, other)  # str(device) == "gpu"
+            self._of_handed(node, outcome)
         elif isinstance(operator, cst.In | cst.NotIn):
             if self.flow.value(left).is_device_object:
                 if texts := self._texts_in(right):
@@ -155,6 +158,15 @@ class DeviceComparedToString(Rule):
             else:
                 self._compared_if_object(node, left, right)  # device not in "cpu"
                 self._asked_for_gpu(node, right, left)  # "gpu" in str(device)
+
+    def _of_handed(self, node: cst.Comparison, outcome: str) -> None:
+        """``def pad(x): if x.device == "npu": x = x.cpu()``"""
+        found = compared_device(self, node)
+        if found is None or self.flow.value(found[0]).is_device_object or only_moves_there(self, node, found[1]):
+            return
+        code, tensor = self.code(found[0]), self.code(found[0].value)
+        said = f"`{code}` is a `torch.device` where `{tensor}` is a tensor, and {outcome} a string"
+        self.report(node, said, tentative=True)
 
     def visit_Subscript(self, node: cst.Subscript) -> None:
         if isinstance(self.parent(node), cst.AssignTarget):

@@ -12,9 +12,12 @@ from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
 from devlint.rules._lost_choices import lost_choices
+from devlint.rules._lost_parameters import report_lost_parameters
 from devlint.rules._moves import short
+from devlint.rules._passed_over import under_loose_tests
 from devlint.rules._portability import Chosen, Implied, Surroundings, is_device_name, told_to_device
 from devlint.rules._unasked import handed_as_text, told_to_cuda, written_choices
+from devlint.rules._written_backend import report_written_backend
 
 _NAMES_DEVICE = re.compile(r"(^|_)device(_map)?$")
 _KINDS = frozenset({"cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa"})
@@ -31,7 +34,7 @@ _FOR_MACS = re.compile(r"(?<![a-z])(mps|apple|mac|mac_?os|m[1-4])(?![a-z])", re.
 #: The GPU that was asked for, by whatever index: `args.device != "cpu"`, `"cuda" in str(device)`.
 _WHICHEVER_GPU = re.compile(
     r"""((?:\w+\.)*device) != ["']cpu["']|["']cuda["'] in (?:str\()?((?:\w+\.)*device)|"""
-    r"""((?:\w+\.)*device)\.startswith\(["']cuda["']\)"""
+    r"""((?:\w+\.)*device)\.startswith\(["']cuda["']\)|((?:\w+\.)*device)\.type == ["']cuda["']"""
 )
 #: What makes another device the current one.
 _SETS_CURRENT = re.compile(r"set_device|cuda\.device\(|device_guard|VISIBLE_DEVICES")
@@ -53,6 +56,12 @@ class HardCodedDevice(Rule):
     `"cuda"`, and GPU 0 where a test only asks whether the device is the CPU (`0 if str(device) != "cpu" else -1`), and
     a device that is chosen and then overwritten by one kind, or by the CPU of every machine without CUDA, before
     anything reads it.
+
+    Reports as tentative a parameter `device` that is given another device before anything reads it, or the first GPU
+    where only its kind is asked (`if device.type == "cuda": device = torch.device("cuda:0")`); `nccl` for processes
+    that may be the CPU's, by an option of the same function or by another backend in the file; and CUDA below a test
+    whose words are about devices and that asks for none: whether a model is there, which process this is, an option
+    that goes with CUDA, a `try` around a whole step.
 
     Where nothing names a device, reports as tentative what has to be on one all the same: a tensor made on CUDA that
     meets a tensor the function was handed, or is made in a module, which whoever uses it moves; `.cuda()` in a class
@@ -115,6 +124,7 @@ class HardCodedDevice(Rule):
     def check(self) -> None:
         if "device" in self.source.text and not self.in_tests:
             self._overwritten()
+            report_lost_parameters(self)
         if "else -1" in self.source.text or "-1 if" in self.source.text:
             around = Surroundings(self)
             for choice in self.source.nodes_of(cst.IfExp):
@@ -122,6 +132,8 @@ class HardCodedDevice(Rule):
         if "cuda:0" in self.source.text:
             self._index_dropped(Surroundings(self))
         self._on_current(Surroundings(self))
+        if "nccl" in self.source.text:
+            report_written_backend(self, Surroundings(self))
         if not any(f'"{kind}' in self.source.text or f"'{kind}" in self.source.text for kind in _KINDS) and (
             ".cuda(" not in self.source.text and "set_default_tensor_type" not in self.source.text
         ):
@@ -152,6 +164,10 @@ class HardCodedDevice(Rule):
                 self._report_alone(call, literal)
                 reported.add(literal)
 
+        for call, literal, implied in under_loose_tests(self, around, self._literal):
+            if literal not in reported and "cuda" in self.code(literal):
+                self._report_implied(call, literal, implied)
+                reported.add(literal)
         self._beside_in_kernel(reported)
         self._not_asked(around, reported)
         self._only_on_macs(around, reported)
@@ -233,8 +249,10 @@ class HardCodedDevice(Rule):
                 if handed is not None and literal is not None and literal not in reported:
                     reported.add(literal)
                     name = self.code(handed)
-                    said = f"the device is written down as `{self.code(literal)}`, though `{self.code(launch.func)}` is"
-                    said += f" handed `{name}` with it, which is wherever the caller has it"
+                    what = self._said(literal, literal) if isinstance(literal, cst.Call) else ""
+                    said = what or f"the device is written down as `{self.code(literal)}`"
+                    said += f", though `{self.code(launch.func)}` is handed `{name}` with it"
+                    said += ", which is wherever the caller has it"
                     note = self.note(launch, "both are handed to the kernel here")
                     self.report(literal, said, notes=[note], tentative=True)
 
@@ -246,10 +264,11 @@ class HardCodedDevice(Rule):
         return isinstance(call.func, cst.Attribute) and _OF_EXTENSION.match(name) is not None
 
     def _is_handed(self, node: cst.BaseExpression, function: Function) -> bool:
-        """Whether it is a tensor that a function was handed, or a view of one."""
-        if not isinstance(node, cst.Name) or node.value not in function.param_names:
+        """Whether it is a tensor that a function was handed, a view of one, or made of it: ``y = F.pad(x, (0, 4))``."""
+        if not isinstance(node, cst.Name):
             return False
-        param = function.param(node.value)
+        made_of = self.flow.value(node).place.name if node.value not in function.param_names else node.value
+        param = function.param(made_of.partition(".")[0])
         if param is None or param.default is not None or not self.flow.value(node).is_tensor:
             return False
         return self.flow.value(node).place.kind != "fixed"
@@ -263,7 +282,13 @@ class HardCodedDevice(Rule):
                 break
             if isinstance(each, cst.Assign) and self.code(each.targets[0].target) == self.code(node):
                 made = each.value
-        if not isinstance(made, cst.Call) or not self.flow.scope.qualified(made.func).startswith("torch."):
+        if not isinstance(made, cst.Call):
+            return None
+        # cost = cost.cuda()
+        is_host = isinstance(made.func, cst.Attribute) and self.flow.value(made.func.value).place.is_host
+        if is_host and self._literal(made) is made:
+            return made
+        if not self.flow.scope.qualified(made.func).startswith("torch."):
             return None
         literal = self._literal(made)
         return literal if literal is not None and self.code(literal).strip("\"'") == "cuda" else None

@@ -19,10 +19,14 @@ from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
+from devlint.rules._one_past import report_one_past
 from devlint.rules._perhaps_device import why_device_object
+from devlint.rules._perhaps_none import device_of_none
 from devlint.rules._refused import may_be_of_torch, report_refused, report_refused_by_function
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import is_switched_off, tests_above
+from devlint.rules._with_index import why_indexed
+from devlint.rules._zero_is_false import report_false_zero
 
 
 class InvalidDeviceArgument(Rule):
@@ -41,7 +45,9 @@ class InvalidDeviceArgument(Rule):
     - arguments of other calls: `x.cpu(non_blocking=True)` and that of a module's `cuda`, where `to` has it,
       `net.cuda(device_id=0)`, `net.load_state_dict(torch.load(f), map_location=device)`, `autocast(device="cuda")`;
     - `torch.device(device)` of a parameter that is `None` unless it is given, which nothing asks before;
-    - `if gpu:` and `gpu or other` for a number of a device that may be `None`: device 0 is false.
+    - `if gpu:` and `gpu or other` for a number of a device that may be `None`: device 0 is false;
+    - as tentative, how many devices there are for the number of one: `f"cuda:{torch.cuda.device_count()}"`; and
+      `ids.device` below `device = ids.device if ids is not None else embeds.device`.
 
     ## Why is this bad
     All but the last and the statement raise as soon as they run. Often that is on a machine with a GPU only, which is
@@ -76,7 +82,8 @@ class InvalidDeviceArgument(Rule):
     to be guessed is unsafe, too, or not offered: `torch.cuda.set_device` raises for a device without an index.
 
     ## Limits
-    `autocast(device_type="cuda:0")` is not reported: current releases of torch take it. Silent where the value may be
+    A number that no annotation calls one (`gpu=None`, `--gpu` with `type=int`) is tentative where its truth is asked.
+    `autocast(device_type="cuda:0")` is tentative: releases of torch since 2.4 take it. Silent where the value may be
     something else, where the object may be of a class that is not torch's, for what a test's own parameter tells a
     constructor of host tensors, and where the error is expected (`pytest.raises`, a `try` around it). `gpu or other`
     counts where it is given for a device or the other is one, and not where both are the rank of the process.
@@ -107,6 +114,14 @@ class InvalidDeviceArgument(Rule):
     assumes_host_default = True
     raises = True
 
+    def check(self) -> None:
+        report_one_past(self)
+        for use, test in device_of_none(self):
+            note = self.note(test, "that is asked here")
+            self.report(
+                use, f"`{self.code(use.value)}` is read whether it is `None` or not", notes=[note], tentative=True
+            )
+
     def visit_Call(self, node: cst.Call) -> None:
         name = self.flow.name_of(node)
         if name.startswith("torch."):
@@ -116,6 +131,10 @@ class InvalidDeviceArgument(Rule):
             report_refused(self, node, node.func)
             if node.func.attr.value in ("to", "cuda"):
                 self._move(node, node.func)
+        # TorchAutocast(device_type=self.device), of whatever package
+        told = argument(node, None, "device_type") if not name.startswith("torch.") else None
+        if told is not None and "autocast" in called_name(node).lower():
+            self._indexed(told)
 
     # methods ------------------------------------------------------------------------------------
 
@@ -236,6 +255,15 @@ class InvalidDeviceArgument(Rule):
                 fix=self.fix("give its `type`", self.insert_after(arg.value, ".type"), safe=False),
                 tentative=True,
             )
+        else:
+            self._indexed(arg)
+
+    def _indexed(self, arg: cst.Arg) -> None:
+        """``device = f"cuda:{rank}"; autocast(device_type=device)``"""
+        if (shown := why_indexed(self, arg.value)) is not None and not self.in_tests:
+            said = f"`{short(self.code(arg.value))}` comes with an index, which `autocast` refuses before torch 2.4"
+            notes = [self.note(shown, "this says what it is")] if shown is not arg.value else []
+            self.report(arg.value, said, notes=notes, tentative=True)
 
     def _load(self, node: cst.Call, name: str) -> None:
         arg = argument(node, 1, "map_location")
@@ -449,12 +477,15 @@ class InvalidDeviceArgument(Rule):
 
     def visit_If(self, node: cst.If) -> None:
         report_test(self, node.test, node.body)
+        report_false_zero(self, node)
 
     def visit_IfExp(self, node: cst.IfExp) -> None:
         report_test(self, node.test, node.body)
+        report_false_zero(self, node)
 
     def visit_BooleanOperation(self, node: cst.BooleanOperation) -> None:
         report_or(self, node)
+        report_false_zero(self, node)
 
 
 def beginning(node: cst.BaseExpression) -> tuple[str, bool]:

@@ -14,6 +14,7 @@ from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned, has_location, loaded_as, used_as
 from devlint.rules._downloads import has_address, is_fetched_from_torch, is_of_torch
 from devlint.rules._files import is_file_of_this_run, is_published_file
+from devlint.rules._half_the_machines import told_beside, told_without_cuda
 from devlint.rules._half_told import half_told
 from devlint.rules._load_evidence import (
     device_parameter,
@@ -80,7 +81,8 @@ class LoadWithoutMapLocation(Rule):
     a parameter that is `None` by default; `load_state_dict_from_url(url)` without `map_location` of which `["model"]`
     or `["state_dict"]` is taken (what training saved as a whole), or of what another load reads to a place; and
     `load_checkpoint(model, file)` of mmcv, which saves the state of the optimizer from where it is, where something
-    shows that it matters.
+    shows that it matters. As tentative, a load without a place where only machines without CUDA are told one, and
+    `load_from_checkpoint` without one where another in the file has it.
 
     ## Why is this bad
     A checkpoint remembers the device of each tensor. Without `map_location`, a checkpoint that was saved from a GPU
@@ -192,6 +194,10 @@ class LoadWithoutMapLocation(Rule):
             self._report(together, tentative=not shown or is_published or is_of_cuda_program(self))
         for call in self.flow.calls("torch.jit.load"):
             self._scripted(call)
+        reported = {each.call for together in found.values() for each in together}
+        for call, other in (*told_without_cuda(self), *told_beside(self)):
+            if call not in reported:
+                self._beside_told(call, other)
         downloads = [call for call in self.flow.calls(*_DOWNLOADS) if not has_location(call, 2)]
         self._published([call for call in downloads if not self._downloaded(call)])
         for name, on_host in _HELPERS.items():
@@ -206,6 +212,17 @@ class LoadWithoutMapLocation(Rule):
         if why is not None:
             location = said_beside(self, call) or '"cpu"'
             self._report([_Load(call, "the scripted model", location, why)], tentative=True)
+
+    def _beside_told(self, call: cst.Call, other: cst.Call) -> None:
+        """``torch.load(f) if use_cuda else torch.load(f, "cpu")``: there may be fewer GPUs than there were."""
+        edit = self.add_argument(call, 'map_location="cpu"')
+        self.report(
+            call,
+            f"`{short(self.code(call.func))}` loads to the devices that it was saved from here",
+            notes=[self.note(other, "this one says where to")],
+            fix=self.fix('add `map_location="cpu"`', edit, safe=False) if edit is not None else None,
+            tentative=True,
+        )
 
     def _is_kept_here(self, load: _Load) -> bool:
         """Whether the file saves such a state as well, from wherever that is, or the function has a place for it."""
@@ -230,7 +247,9 @@ class LoadWithoutMapLocation(Rule):
         if param is None or not isinstance(param.default, cst.Name) or param.default.value != "None":
             return
         # if device is None: device = "cpu", or another way for what was not told
-        told = given.value in function.assigned or re.search(rf"\b{given.value}\b( is| or|:)", self._tests(function))
+        told = self._is_bound_above(given, function) or re.search(
+            rf"\b{given.value}\b( is| or|:)", self._tests(function)
+        )
         if not told and (what := loaded_as(self, call, to_hand_on=False)) is not None:
             self.report(
                 call,
@@ -239,6 +258,15 @@ class LoadWithoutMapLocation(Rule):
                 fix=self.fix("load to the host then", self.replace(given, f'{given.value} or "cpu"'), safe=False),
                 tentative=True,  # all who call may give it
             )
+
+    def _is_bound_above(self, given: cst.Name, function: Function) -> bool:
+        """``device = resolve(device)`` above the load; below, it comes too late."""
+        return given.value in function.assigned and any(
+            self.flow.function(node) is function
+            and any(each.value == given.value for target in node.targets for each in tree.named(target, given.value))
+            and self.source.comes_before(node, given)
+            for node in self.source.nodes_of(cst.Assign)
+        )
 
     def _tests(self, function: Function) -> str:
         """The code that a function decides on."""

@@ -10,6 +10,7 @@ from devlint.flow.names import called_name, dotted, target_names
 from devlint.rule import Rule
 from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, names_in, takes_more
 from devlint.rules._moves import short
+from devlint.rules._only_distributed import samplers_for_several, uses
 
 #: Libraries that tell samplers the epoch by themselves.
 _TOLD_BY_OTHERS = re.compile(r"\b(accelerate|lightning|pytorch_lightning|ignite|composer|deepspeed|transformers)\b")
@@ -20,7 +21,8 @@ class MissingSetEpoch(Rule):
 
     ## What it does
     Reports a `DistributedSampler` that shuffles for a loader, in a file that trains for several epochs and never calls
-    `set_epoch`: at the loop over that loader, or over epochs, before which the call is missing.
+    `set_epoch`: at the loop over that loader, or over epochs, before which the call is missing. As tentative,
+    `sampler.set_epoch(epoch)` that nothing asks about, of a sampler that is `None` unless there are several processes.
 
     ## Why is this bad
     The sampler shuffles with its seed and its epoch, so that all processes agree on the order. Until it is told another
@@ -76,6 +78,8 @@ class MissingSetEpoch(Rule):
 
     def check(self) -> None:
         text = self.source.text
+        if "DistributedSampler" in text and ".set_epoch(" in text and not self.in_tests:
+            self._told_none()
         if "DistributedSampler" not in text or "set_epoch" in text or "backward" not in text:
             return
         if any(_TOLD_BY_OTHERS.search(name) for name in self.flow.scope.imports.values()):
@@ -102,6 +106,14 @@ class MissingSetEpoch(Rule):
                 told.add(place)
                 fix = self._fix(loader, here[0], rounds) if here and rounds is not None else None
                 self._report(place, call, (here or epochs)[0], fix, sure=bool(here))
+
+    def _told_none(self) -> None:
+        """``sampler = DistributedSampler(rows) if args.distributed else None``, and ``sampler.set_epoch(epoch)``."""
+        for bound in samplers_for_several(self):
+            for use in uses(self, bound, "set_epoch"):
+                note = self.note(bound.test, "only where that holds is there one")
+                said = f"`{bound.name}` is `None` in a single process, and is told the epoch here in any case"
+                self.report(use, said, notes=[note], tentative=True)
 
     def _counts_epochs(self, loop: cst.For) -> bool:
         names: set[str] = set()

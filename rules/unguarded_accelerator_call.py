@@ -11,6 +11,9 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.flow.value import DEVICE, TENSOR
 from devlint.rule import Rule
+from devlint.rules._bound_elsewhere import unbound_elsewhere
+from devlint.rules._fused import fused_by_signature
+from devlint.rules._loose_tests import works_on_choice
 from devlint.rules._moves import short
 from devlint.rules._none_elsewhere import none_elsewhere
 from devlint.rules._portability import SPEAKS, SPEAKS_OF_CUDA, Surroundings, asks_whether_available
@@ -50,6 +53,8 @@ _SWITCH = re.compile(r"(?:\w+\.)*_?(?:use_?|has_?|with_?|enable_?)?(?:cuda|gpu)(
 _SWITCHED_OFF = re.compile(
     r"(?:\w+\.)*(?:(?:no|disable)_?(?:cuda|gpu)|cpu_only|use_?cpu|only_?cpu|force_?cpu)", re.IGNORECASE
 )
+#: The device of a run: a parameter, an attribute of its own, or an option.
+_OF_RUN = re.compile(r"(self\.)?((args?|opts?|config|cfg|options|hparams)\.)?\w*device")
 #: What all that these match has: code is made for little else.
 _NAMED = re.compile(r"cuda|gpu|cpu|device", re.IGNORECASE)
 #: The device that was chosen is the CPU: `device == "cpu"`, `str(self.device) == "cpu"`, `args.device.type != "cuda"`.
@@ -75,7 +80,9 @@ class UnguardedAcceleratorCall(Rule):
     of the file does that is for CUDA; other calls for CUDA where nothing asks for it; `torch.mps` and `torch.xpu` in a
     file that names CUDA alone as a device; what `device.type != "cpu"` alone guards, which lets other kinds through;
     and what is `None` without CUDA and used all the same (`scaler = GradScaler() if device.type == "cuda" else None`,
-    then `scaler.scale(loss)`).
+    then `scaler.scale(loss)`). So, too, calls below a test or an assertion that asks for CUDA for one way to run alone
+    (`if ddp: assert torch.cuda.is_available()`), in a file that works on other devices; names that are bound under
+    `if use_cuda:` alone and read in any case; and fused optimizers that are chosen because torch has them.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -147,6 +154,16 @@ class UnguardedAcceleratorCall(Rule):
             self._pinned(around)
         if ("else None" in text or "None if" in text) and not around.is_test:
             self._missing_elsewhere(around)
+        if not around.is_test and ("cuda" in text or "gpu" in text):
+            for found in unbound_elsewhere(self, around):
+                note = self.note(found.test, "only where that holds is it bound")
+                said = f"`{found.name}` is bound where there is CUDA alone, and is read here in any case"
+                self.report(found.use, said, notes=[note], tentative=True)
+        for test in fused_by_signature(self) if not (around.is_test or around.demands_cuda) else ():
+            said = (
+                "that torch has fused optimizers does not say that the parameters are on CUDA: before torch 2.4, they"
+            )
+            self.report(test, f"{said} have to be", tentative=True)
         if not kinds:
             return
         for call in self.source.nodes_of(cst.Call):
@@ -338,8 +355,10 @@ class UnguardedAcceleratorCall(Rule):
         if guard is not None:
             if not self._for_what_is_wanted(call, said, guard, words, around):
                 self._for_all_but_host(call, said, guard, words, around)
+                self._passed_over(call, said, words, around)
             return
         if around.is_for_cuda(call):
+            self._passed_over(call, said, words, around)
             return
         notes = self._runs_elsewhere(call, kind, around)
         if notes:
@@ -353,9 +372,20 @@ class UnguardedAcceleratorCall(Rule):
         elif kind == "cuda":
             self.report(call, f"{said}, and nothing here asks whether there is", tentative=True)
 
+    def _passed_over(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> None:
+        """``if ddp: assert torch.cuda.is_available()`` far above, of a file that chooses ``"cpu"`` where it is not."""
+        if around.is_test or around.demands_cuda_closely or around.guard(call, words, closely=True) is not None:
+            return
+        chosen = around.chosen(call)
+        shown = (chosen.node, chosen.code) if chosen is not None and chosen.is_handed_in else works_on_choice(around)
+        if shown is not None and not around.is_fixed(call):
+            note = self.note(shown[0], f"`{shown[1]}` is what was chosen, and may be of another kind")
+            self.report(call, f"{said}, and nothing here asks whether there is", notes=[note], tentative=True)
+
     def _of_older_torch(self, call: cst.Call, around: Surroundings) -> None:
         """``dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"``, where ``device`` may be the CPU."""
-        if "cpu" in self.source.text and around.guard(call) is None and not around.is_test:
+        elsewhere = "cpu" in self.source.text or "is_available" in self.source.text
+        if elsewhere and around.guard(call) is None and not around.is_test:
             said = f"`{short(self.code(call))}` raises where there is no CUDA, before torch 2.5"
             self.report(call, f"{said}, and nothing here asks whether there is", tentative=True)
 
@@ -443,12 +473,26 @@ class UnguardedAcceleratorCall(Rule):
         function = around.function(call)
         # an optimizer or a kernel of its own may be for CUDA; a module runs where its input is
         if function is None or function.cls is None or function.name != "forward":
+            self._entered_where_chosen(call, around)
             return
         if given.kind != DEVICE or given.place.kind != "device" or around.guard(call) is not None:
             return
         if not around.is_for_cuda(call):
             code = self.code(call.args[0].value)
             self.report(call, f"`{short(self.code(call))}` raises where `{code}` is not a CUDA device")
+
+    def _entered_where_chosen(self, call: cst.Call, around: Surroundings) -> None:
+        """``with torch.cuda.device(args.device): torch.cuda.empty_cache()``, where that may be the CPU."""
+        given, chosen = call.args[0].value, around.chosen(call)
+        if chosen is None or self.code(given) != chosen.code or chosen.is_default or not chosen.is_handed_in:
+            return
+        # with torch.cuda.device(p.device): kernel(p)   of an optimizer that is for CUDA
+        if not _OF_RUN.fullmatch(chosen.code):
+            return
+        if around.guard(call) is None and not around.is_for_cuda(call):
+            note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be of another kind")
+            said = f"`{short(self.code(call))}` raises where `{chosen.code}` is not a CUDA device"
+            self.report(call, said, notes=[note], tentative=True)
 
     def _chooses(self, call: cst.Call, texts: list[str]) -> bool:
         """``device = torch.cuda.current_device()`` is for CUDA; not so where a branch of it is for another kind."""

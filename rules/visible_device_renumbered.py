@@ -11,11 +11,13 @@ from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
+from devlint.rules._children_visible import counted_for_children
 from devlint.rules._environment import given, settings_of
 from devlint.rules._moves import short
 from devlint.rules._numbered import devices_numbered
 from devlint.rules._order_of_runs import excludes, runs_after
 from devlint.rules._set_late import cuda_uses, is_for_others, surely_before
+from devlint.rules._several_numbers import joined_from, list_of, lists_numbered, split_from
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 
@@ -26,7 +28,8 @@ class VisibleDeviceRenumbered(Rule):
     ## What it does
     Reports a number that `CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES` or `ROCR_VISIBLE_DEVICES` is set to, and that
     names a device afterwards: `torch.device(f"cuda:{args.gpu}")`, `model.cuda(gpu)`, `torch.cuda.set_device(gpu)`; and
-    literal numbers for which too few devices are left: `"cuda:3"` after `"2,3"`.
+    literal numbers for which too few devices are left: `"cuda:3"` after `"2,3"`. Reports, too, children that are told a
+    GPU by counting (`{"CUDA_VISIBLE_DEVICES": str(i)} for i in range(n)`), in a file that never asks which ones it has.
 
     ## Why is this bad
     The devices that are left visible are counted from 0. With `--gpu 3`, the third of them is the only one, and its
@@ -66,8 +69,8 @@ class VisibleDeviceRenumbered(Rule):
     `config["gpu"]` through the file. Whether another file has used CUDA before is not seen. Silent where the name gets
     another value between, where the two stand in branches that exclude each other, where CUDA was used before
     (`visible-devices-set-late` speaks of that: the variable changes nothing then), where the variable is for other
-    processes, where the number of visible devices is asked, and in tests. Of a name that holds several numbers joined
-    by commas nothing is said.
+    processes, where the number of visible devices is asked, and in tests. Several numbers joined by commas are followed
+    where they are split up (`gpus = args.gpu.split(",")`), and are told one by one or as `device_ids`.
 
     Not proved by running: the driver reads the variable, and imaginary devices have none.
 
@@ -85,6 +88,9 @@ class VisibleDeviceRenumbered(Rule):
         text = self.source.text
         if "_VISIBLE_DEVICES" not in text or "torch" not in text or self.in_tests:
             return
+        for told, counts in counted_for_children(self):
+            said = f"`{short(self.code(told))}` counts the GPUs of the machine, whichever are left to this process"
+            self.report(told, said, notes=[self.note(counts, "it is counted from 0 here")])
         settings = [Setting(node, name, self.values_of(node, name)) for node, name, _ in settings_of(self, _VARIABLES)]
         if not settings:
             return
@@ -92,11 +98,13 @@ class VisibleDeviceRenumbered(Rule):
         settings = [each for each in settings if not any(surely_before(self, use, each.node) for use in uses)]
         settings = [each for each in settings if not is_for_others(self, each.node)]
         done: set[cst.CSTNode] = set()
-        for node, number in (*devices_numbered(self), *self._literals()):
+        for node, number in (*devices_numbered(self), *self._literals(), *lists_numbered(self)):
             if number in done or self._asks_for_count(node):
                 continue
             for setting in settings:
-                said = self._fault(number, setting) if self._is_last_before(setting, node, settings) else None
+                said = ""
+                if self._is_last_before(setting, node, settings):
+                    said = self._fault(number, setting) or self._fault_of_several(node, number, setting)
                 if said:
                     done.add(number)
                     self.report(node, said, notes=[self.note(setting.node, f"`{setting.name}` is set here")])
@@ -124,6 +132,9 @@ class VisibleDeviceRenumbered(Rule):
     def _is_kept_until(self, setting: cst.CSTNode, node: cst.CSTNode) -> bool:
         """``device = torch.device(f"cuda:{gpu}"); os.environ["CUDA_VISIBLE_DEVICES"] = gpu``: a name alone uses
         nothing, and waits until the variable is set."""
+        # net = net.cuda(gpu)   uses it
+        if isinstance(node, cst.Call) and last_word(dotted(node.func)) not in ("device", "format", ""):
+            return False
         statement = self.enclosing(node, cst.Assign, cst.FunctionDef)
         name = dotted(statement.targets[0].target) if isinstance(statement, cst.Assign) else ""
         device = self.parent(self.parent(node) or node)  # torch.device(f"cuda:{gpu}")
@@ -170,6 +181,38 @@ class VisibleDeviceRenumbered(Rule):
                 code = short(self.code(number))
                 return f"`{code}` is the number of before: the device that is left visible has the number 0"
         return ""
+
+    def _fault_of_several(self, node: cst.BaseExpression, number: cst.BaseExpression, setting: Setting) -> str:
+        """``gpus = args.gpu.split(",")``, and ``f"cuda:{gpus[0]}"`` where ``args.gpu`` says which are visible."""
+        several = list_of(self, number)
+        if several is None and isinstance(node, cst.Call) and "DataParallel" in last_word(dotted(node.func)):
+            several = number
+        if several is None:
+            return ""  # f"cuda:{args.gpu}", which may be told one
+        told = {(path, owner): name for path, owner, name in self._lists(several)}
+        for value in setting.values:
+            for path, owner, first in self._lists(joined_from(value) or value):
+                later = told.get((path, owner))
+                if later is None or self._is_given_anew(path, first, later):
+                    continue
+                # cfg.ids = list(range(len(cfg.ids)))
+                if any("range" in tree.words(bound) for bound, _ in self._bound(path, owner) if bound is not None):
+                    continue
+                # DataParallel(net, args.gpus), which may be a list that is told otherwise
+                if several is number and split_from(number) is None and not self._holds_several(path):
+                    continue
+                return f"`{short(self.code(number))}` counts as before: the devices that are left are counted from 0"
+        return ""
+
+    def _lists(self, node: cst.BaseExpression) -> Iterator[tuple[str, Function | Class | None, cst.BaseExpression]]:
+        """The names that a list of numbers has, and that of what it was split from."""
+        for told in (split_from(node) or node,):
+            for path, owner, name in self._origins(told):
+                yield path, owner, name
+                bound = self._bound(path, owner)
+                value = bound[0][0] if len(bound) == 1 else None
+                if value is not None and (source := split_from(value) or joined_from(value)) is not None:
+                    yield from self._origins(source)
 
     # names --------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import re
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import dotted, last_word
+from devlint.flow.names import called_name, dotted, last_word
 from devlint.rule import Rule
 from devlint.rules._portability import SPEAKS_OF_CUDA, Surroundings
 
@@ -75,6 +75,11 @@ class ZeroDeviceCount(Rule):
             elif isinstance(node.operator, cst.Multiply) and self._is_batch(node):
                 for factor in (node.left, node.right):
                     self._number(node, factor, around, "makes a batch of none")
+        for call in self.source.nodes_of(cst.Call):
+            # rows.expand((torch.cuda.device_count(),) + rows.size())
+            if called_name(call) in ("expand", "repeat", "tile") and call.args:
+                for size in _sizes(call):
+                    self._number(call, size, around, "makes a tensor of nothing")
         for each in self.source.nodes_of(cst.AugAssign):
             target = last_word(dotted(each.target))
             if isinstance(each.operator, cst.FloorDivideAssign | cst.DivideAssign):
@@ -141,3 +146,14 @@ class ZeroDeviceCount(Rule):
                 return test
         chosen = around.chosen(node)
         return chosen.node if chosen is not None and chosen.is_handed_in else None
+
+
+def _sizes(call: cst.Call) -> list[cst.BaseExpression]:
+    """The sizes that a call names one by one, also in a tuple that others are added to."""
+    found: list[cst.BaseExpression] = []
+    for arg in call.args:
+        value = arg.value
+        while isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add):
+            value = value.left
+        found += [each.value for each in value.elements] if isinstance(value, cst.Tuple | cst.List) else [value]
+    return found
