@@ -140,7 +140,9 @@ def _alternatives(rule: Rule) -> Iterator[CloseBy]:
 def _either(rule: Rule, cases: list[list[cst.BaseExpression]]) -> Iterator[CloseBy]:
     for case in cases:
         others = (value for other in cases if other is not case for value in other)
-        told = next((value for value in others if _told(rule, value) is not None), None)
+        told = next(
+            (value for value in others if _told(rule, value) is not None or _is_made_like_another(rule, value)), None
+        )
         if told is None or any(_is_there(rule, value) for value in case):
             continue
         for value in case:
@@ -148,7 +150,24 @@ def _either(rule: Rule, cases: list[list[cst.BaseExpression]]) -> Iterator[Close
             if factory is None and isinstance(value, cst.Call) and rule.flow.name_of(value) in table.KEEPING:
                 factory = value  # rows = torch.as_tensor(rows)
             if factory is not None:
-                yield CloseBy(factory, told, "what stands for it in another case is on a device")
+                there = "is on a device" if _told(rule, told) is not None else "is wherever another tensor is"
+                yield CloseBy(factory, told, f"what stands for it in another case {there}")
+
+
+def _is_made_like_another(rule: Rule, node: cst.BaseExpression) -> bool:
+    """``torch.zeros_like(x)``, ``x.new_zeros(3)``, and not where that is on the host."""
+    if not isinstance(node, cst.Call) or any(arg.keyword and arg.keyword.value == "device" for arg in node.args):
+        return False
+    function = rule.flow.function(node)
+    if function is None or function.role in (CONSTRUCTOR, HOST_SIDE) or is_of_host(rule):
+        return False
+    if rule.flow.name_of(node) in table.LIKE and node.args:
+        other = node.args[0].value
+    elif called_name(node) in table.NEW_METHODS and isinstance(node.func, cst.Attribute):
+        other = node.func.value
+    else:
+        return False
+    return _is_unknown(rule, other)
 
 
 def _branches(branch: cst.If) -> tuple[list[cst.BaseExpression], list[cst.BaseSuite]]:
@@ -262,12 +281,18 @@ def _listed(rule: Rule) -> Iterator[CloseBy]:
     for function, joined in _names_joined(rule).items():
         for name, values in _put_into(function, joined).items():
             beside = next((value for value in values if _is_there(rule, value)), None)
-            if beside is None and function in aware:
+            if beside is None and (function in aware or _is_of_module(function)):
                 beside = next((value for value in values if _is_unknown(rule, value)), None)
             for value in values if beside is not None else ():
                 factory = _made_here(rule, value)
                 if factory is not None and beside is not None:
                     yield CloseBy(factory, beside, f"`{name}` is joined of it and `{short(rule.code(beside))}`")
+
+
+def _is_of_module(function: Function) -> bool:
+    """A method of a module that the constructor does not call: it is handed what the module runs on."""
+    cls = function.cls
+    return cls is not None and cls.is_module and function.role not in (CONSTRUCTOR, HOST_SIDE)
 
 
 def _names_joined(rule: Rule) -> dict[Function, set[str]]:

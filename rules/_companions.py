@@ -8,7 +8,7 @@ function, or in those of the file that call it, brings the new one anywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import libcst as cst
@@ -63,9 +63,9 @@ def companions(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Com
             continue
         if any(is_from_host(rule, function, giver) for giver in givers) or _replaces_data(rule, call):
             continue
-        if is_for_host(rule, function) or _is_brought_by_callers(rule, function):
+        if is_for_host(rule, function) or is_brought_by_callers(rule, function):
             continue
-        if _goes_on(rule, function, call, givers):
+        if goes_on(rule, function, call, givers):
             yield Companion(call, givers[0])
 
 
@@ -100,6 +100,8 @@ def _is_used_as_tensor(rule: Rule, function: Function, head: cst.BaseExpression)
     """``x.size(0)``, ``torch.cat((x, y))``, which no array knows or takes."""
     if not isinstance(head, cst.Name):
         return False
+    if head.value in function.documented:
+        return True
     if not _OF_TENSORS.isdisjoint(function.methods.get(head.value, ())):
         return True
     return any(
@@ -118,7 +120,7 @@ def _is_told_more(rule: Rule, call: cst.Call) -> bool:
     return not told.isdisjoint(("generator", "pin_memory", "out", "names")) or rule.flow.name_of(call) in _TAKE_ARRAYS
 
 
-def _goes_on(rule: Rule, function: Function, call: cst.Call, givers: list[str]) -> bool:
+def goes_on(rule: Rule, function: Function, call: cst.Call, givers: Sequence[str] = ()) -> bool:
     """Whether something is done with what a call gives that a device matters for, and nothing brings it anywhere."""
     own = kept_as(rule, call)
     if any(_OF_LENGTHS.search(name) for name in own):
@@ -170,7 +172,7 @@ def _is_replaced(rule: Rule, function: Function, call: cst.Call, use: cst.Name) 
     return under_test or not (holds(again, use, set()) or rule.source.comes_before(use, again))
 
 
-def _is_filled_from(rule: Rule, function: Function, own: set[str], givers: list[str]) -> bool:
+def _is_filled_from(rule: Rule, function: Function, own: set[str], givers: Sequence[str]) -> bool:
     """Whether what is put into something comes of what gave its sizes, and of no model: the results of many turns may
     be meant for the host; or nothing is."""
     if own.isdisjoint(function.items_set):
@@ -233,7 +235,7 @@ def _matters(rule: Rule, node: cst.BaseExpression) -> bool:
             if not isinstance(call, cst.Call) or dotted(call.func) in _NUMBERS:
                 return False
         elif isinstance(
-            above, cst.For | cst.CompFor | cst.Index | cst.Slice | cst.FormattedStringExpression | cst.Expr
+            above, cst.For | cst.CompFor | cst.Index | cst.Slice | cst.FormattedStringExpression | cst.Expr | cst.Del
         ):
             return False  # for i in torch.randperm(n): ...
         elif isinstance(above, cst.Comparison) and isinstance(above.comparisons[0].operator, cst.Is | cst.IsNot):
@@ -257,7 +259,7 @@ def _compared(node: cst.Comparison) -> list[cst.BaseExpression]:
     return [node.left, *(each.comparator for each in node.comparisons)]
 
 
-def _is_brought_by_callers(rule: Rule, function: Function) -> bool:
+def is_brought_by_callers(rule: Rule, function: Function) -> bool:
     """``mask = causal(x).to(x.device)``, in any function of the file that calls this one."""
     for call in calls_of(rule, function):
         by = rule.flow.function(call)

@@ -23,9 +23,15 @@ _OF_TENSORS = frozenset("size shape dtype dim ndim numel".split())
 
 
 def is_paid_again(rule: Rule, move: Move, made: Made) -> bool:
-    """Whether batch after batch pays for the copy, and the device could fill the memory as well."""
+    """Whether batch after batch pays for the copy, and the device could fill the memory as well; whose code says that
+    it was copied is not to be bothered."""
+    return not is_copied(rule, move.node) and happens_again(rule, move, made)
+
+
+def happens_again(rule: Rule, move: Move, made: Made) -> bool:
+    """Likewise, wherever the code is from."""
     flow, node = rule.flow, move.node
-    if is_copied(rule, node) or is_of_export(rule, node) or _is_only_traced(rule, node):
+    if is_of_export(rule, node) or _is_only_traced(rule, node):
         return False
     if is_deprecated(flow, node) or is_switched_off(rule, node) or _is_kept(rule, move):
         return False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import dotted, names_bound
+from devlint.flow.names import called_name, dotted, names_bound
 from devlint.flow.scope import Function
 from devlint.flow.value import ARRAY, LIST, Value
 from devlint.rule import Rule
@@ -26,7 +26,8 @@ class Sizes:
         """The code of each thing whose sizes or type a factory in a function takes: ``action`` of
         ``torch.randn(action.shape)``."""
         found: set[str] = set()
-        for part in (each for arg in factory.args for each in tree.walk(arg.value)):
+        args = [*factory.args, *_spread(self._rule, factory)]
+        for part in (each for arg in args for each in tree.walk(arg.value)):
             if isinstance(part, cst.Name):
                 named = self._named(function).get(part.value)
                 found |= {named} if named is not None else set()
@@ -98,6 +99,21 @@ class Sizes:
 def code_of(rule: Rule, node: cst.BaseExpression) -> str:
     """Code with one sort of quotes: ``site['value']`` is ``site["value"]``."""
     return rule.code(node).replace("'", '"')
+
+
+def _spread(rule: Rule, factory: cst.Call) -> list[cst.Arg]:
+    """What sizes it is brought to at once: ``torch.arange(n)[None].expand(x.size(0), -1)``"""
+    found: list[cst.Arg] = []
+    node: cst.CSTNode = factory
+    above = rule.parent(node)
+    while isinstance(above, cst.Attribute | cst.Call | cst.Subscript) and not isinstance(node, cst.Arg):
+        if isinstance(above, cst.Call) and above.func is node and called_name(above) in _SPREADS:
+            found += [arg for arg in above.args if not arg.star]
+        node, above = above, rule.parent(above)
+    return found
+
+
+_SPREADS = frozenset("expand repeat view reshape tile expand_as view_as".split())
 
 
 def _measured(node: cst.CSTNode) -> cst.BaseExpression | None:

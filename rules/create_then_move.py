@@ -12,6 +12,7 @@ from devlint.flow.facts import Move
 from devlint.flow.names import called_name
 from devlint.flow.value import DEVICE
 from devlint.rule import Rule
+from devlint.rules._computed_first import computed_first
 from devlint.rules._filled import is_nothing
 from devlint.rules._joined import Joined
 from devlint.rules._made import (
@@ -26,7 +27,7 @@ from devlint.rules._made import (
 )
 from devlint.rules._moves import destination
 from devlint.rules._neighbours import Told, report_together
-from devlint.rules._paid_again import is_paid_again, is_written_from_host, may_stay_on_host
+from devlint.rules._paid_again import happens_again, is_paid_again, is_written_from_host, may_stay_on_host
 
 #: Arguments of `.to` that mean nothing once the tensor is there.
 _ABOUT_THE_COPY = frozenset({"device", "other", "non_blocking", "copy"})
@@ -88,8 +89,11 @@ class CreateThenMove(Rule):
     `self.device` may be the host's: it was read from another module in a constructor, or all callers move what they get
     once more.
 
-    Tentative, and kept back unless that is selected: what happens once (in constructors, in the main code outside of
-    loops, once an epoch, in what a module or a table keeps); under a flag that is off by default and that nothing in
+    Tentative is what is computed on the host of nothing but such results and numbers, and copied then
+    (`(torch.rand(n, 1) < 0.5).repeat(1, 64).to(x.device)`): readers held all of 5 such findings for true.
+
+    Tentative, too, and kept back unless that is selected: what happens once (in constructors, in the main code outside
+    of loops, once an epoch, in what a module or a table keeps); under a flag that is off by default and that nothing in
     the file sets; in deprecated code; in code that says it was copied, or lies in a folder of what others wrote; in
     files and functions for an export; in a statement that reads a value of the device, and so waits in any case; and
     for random numbers, unless the function draws others with `device=`, or a loop draws them in a file that says
@@ -124,12 +128,30 @@ class CreateThenMove(Rule):
             joined = Joined(self, move) if made is None else None
             if joined is not None and joined.is_whole:
                 made = Made(joined.factories[0], joined.random)
-            if made is None or is_nothing(self, made.factory):
+            if made is None:
+                self._report_computed(move)
+                continue
+            if is_nothing(self, made.factory):
                 continue
             if not may_stay_on_host(self, move) and not is_written_from_host(self, move):
                 found.append((self._told(move, made, named, joined), made.factory))
         self._find_twins([(told, factory) for told, factory in found if not told.tentative])
         report_together(self, [told for told, _ in found], apart=2)
+
+    def _report_computed(self, move: Move) -> None:
+        """``(torch.rand(n, 1) < 0.5).repeat(1, 64).to(x.device)``"""
+        factory = computed_first(self, move)
+        if factory is None or may_stay_on_host(self, move) or is_written_from_host(self, move):
+            return
+        if happens_again(self, move, Made(factory, random=False)):
+            name = self.flow.name_of(factory)
+            self.report(
+                move.node,
+                f"this is computed on the host of what `{name}` makes there, only for it to be copied to "
+                f"{destination(self, move)}",
+                notes=[self.note(factory, "it is made here")],
+                tentative=True,
+            )
 
     def _goes_there(self, move: Move) -> bool:
         # `x.device` of an argument, or `.to(x)`: where the caller has x, on the device, as code is judged

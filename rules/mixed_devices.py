@@ -11,6 +11,7 @@ from devlint.flow.scope import Class
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
+from devlint.rules._beside_made import BesideMade, beside_plain
 from devlint.rules._exports import is_of_export
 from devlint.rules._left_behind import is_needed_there, left_behind
 from devlint.rules._meetings import doubted, is_dead, meetings
@@ -87,7 +88,8 @@ class MixedDevices(Rule):
     models may move it; for a loss that is not torch's own; for lengths out of a batch; and for what a model of
     another file gives, whose `forward` may give what is on the host. Tentative, too, in code for an export (a file,
     a function or a flag of that name), and in files about models that have nothing to do with devices, for what
-    meets something that a function was handed, or that something unknown makes of that (`x = pad(x)`).
+    meets something that a function was handed, or that something unknown makes of that (`x = pad(x)`). So is what a
+    distribution of numbers draws, kept wherever and called whatever (`Normal(0, self.std)`), and meets something else.
 
     In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. In 48 more
     repositories it told three by default, of one cause, and wrong; that is mended, and no others are told there. In
@@ -140,7 +142,21 @@ class MixedDevices(Rule):
             )
         for meeting, moved in left_behind(self):
             self._report_left_behind(meeting, moved)
+        for found in beside_plain(self):
+            if self.flow.value(found.factory).origin not in reported and found.factory not in reported:
+                reported.add(found.factory)
+                self._report_plain(found)
         self._report_lengths()
+
+    def _report_plain(self, found: BesideMade) -> None:
+        """``x + Normal(0, 1).sample(x.shape)``"""
+        drawn, other = short(self.code(found.factory)), short(self.code(found.other))
+        self.report(
+            found.factory,
+            f"`{drawn}` is on the host, and meets `{other}`, wherever that is",
+            notes=[self.note(found.node, "they meet here")],
+            tentative=True,
+        )
 
     def _report_lengths(self) -> None:
         """``pack_padded_sequence(x, mask.sum(1))``: it reads the lengths on the host, and refuses others."""

@@ -19,6 +19,7 @@ from devlint.rules._close_by import CloseBy, close_by
 from devlint.rules._companions import Companion, companions
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
+from devlint.rules._more_of_host import MadeOnHost, more_of_host
 from devlint.rules._moves import short
 from devlint.rules._optimizer_state import of_optimizers
 from devlint.rules._places import device_expression, origin_note, where
@@ -131,6 +132,11 @@ class TensorWithoutDevice(Rule):
     replaces, and no lengths, which some functions want on the host. A reader held 4 of 26 such findings for worth a
     change, 14 for harmless and 8 for wrong; 16 of these 22, and none of the four, are silent since.
 
+    Nor is it sure what meets what a method, or a function of elsewhere, has made of a tensor that was handed in
+    (`shift, scale = self.heads(x)`), or is a sum of losses in place; what processes exchange with what may be on a
+    device; what a function names although it makes others on a device that it is told; and what is returned on one
+    path, where others return what torch computes of the input.
+
     Of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors are where it says
     they are, nearly always; but much published code never runs on a device, and some objects stay on the host. In 52
     more repositories, strict readers held four of the six findings that are told by default for true, and one for
@@ -199,6 +205,10 @@ class TensorWithoutDevice(Rule):
             if each.factory not in reported:
                 reported.add(each.factory)
                 self._report_close_by(each)
+        for more in more_of_host(self, self._is_meant):
+            if more.factory not in reported:
+                reported.add(more.factory)
+                self._report_more(more)
         if "device = " in self.source.text:
             for factory, assign in beside_unread_device(self, self._is_left):
                 if factory not in reported:
@@ -429,6 +439,14 @@ class TensorWithoutDevice(Rule):
             f"`{self.flow.name_of(found.factory)}` makes this tensor on the host, and {found.how}",
             notes=[self.note(found.beside, "this is meant")],
             fix=fix,
+            tentative=True,
+        )
+
+    def _report_more(self, found: MadeOnHost) -> None:
+        self.report(
+            found.factory,
+            f"`{self.flow.name_of(found.factory)}` makes this tensor on the host, and {found.why}",
+            notes=[self.note(found.node, found.note)],
             tentative=True,
         )
 
