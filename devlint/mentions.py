@@ -17,7 +17,7 @@ from devlint.testcode import is_test_file
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
     "called chooses credits defines demands gives gpus hosts imports offloads reads redirects runs script sets silences"
-    " unset uses writes".split()
+    " takes unset uses writes".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
@@ -128,7 +128,7 @@ class Mentions:
         NAME``: it sets up a distribution of that name. ``unset NAME``: it has a setting of that name which is off:
         none, zero or negative, as an option's default or in so many words. ``gives NAME``: it gives such a setting a
         number. ``sets NAME``: it does more with an attribute of that name than read it from ``self``. ``writes NAME``:
-        it has that word anywhere.
+        it has that word anywhere. ``takes WORD NAME``: it has a method NAME with a parameter WORD.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -239,6 +239,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw
     if what == "defines":
         return name in raw and found_in(_defines(name), raw)
+    if what == "takes":
+        return name in raw and found_in(_takes(names[0].encode(), name), raw)
     if what == "sets":
         return name in raw and found_in(_sets(name), raw)
     if what == "uses":
@@ -375,6 +377,12 @@ def _renames(name: bytes) -> re.Pattern[bytes]:
 @lru_cache(maxsize=64)
 def _defines(name: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"^(?:async +)?(?:def|class) +" + re.escape(name) + rb"\b", re.MULTILINE)
+
+
+@lru_cache(maxsize=64)
+def _takes(word: bytes, name: bytes) -> re.Pattern[bytes]:
+    """``    def load_state_dict(self, state, device="cpu"):``"""
+    return re.compile(rb"^[ \t]+def +" + re.escape(name) + rb"\([^)]*\b" + re.escape(word) + rb"\b", re.MULTILINE)
 
 
 @lru_cache(maxsize=64)

@@ -36,7 +36,8 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
         of_module = " of a module" if receiver.kind == MODULE and word in _METHODS[method][0] else ""
         # backend.cuda(device_id=0), self.optimizer.load_state_dict(state, map_location=device)
         is_built = receiver.kind == OPTIMIZER and bool(receiver.items)
-        surely = is_known or receiver.kind in (TENSOR, THING, MODULE) or is_built
+        surely = is_known or receiver.kind in (TENSOR, THING) or is_built
+        surely = surely or (receiver.kind == MODULE and not _is_taken_elsewhere(rule, method, word))
         meant = _MEANT.get((method, word), "")
         told = _TOLD.get(meant, f": the argument is `{meant}`")
         fix = _mended(rule, node, arg, meant)
@@ -73,6 +74,13 @@ def _taken(receiver: Value, method: str) -> tuple[frozenset[str], bool] | None:
     if receiver.kind == OPTIMIZER:
         return (_OF_OPTIMIZERS, False) if method == "load_state_dict" else None
     return of_tensor | of_module, receiver.kind == TENSOR
+
+
+def _is_taken_elsewhere(rule: Rule, method: str, word: str) -> bool:
+    """Whether a module of the project has its own: ``for head in self.heads.values(): head.load_state_dict(state,
+    device=device)``."""
+    project = rule.flow.project
+    return project is not None and project.some_file_says(f"takes {word} {method}") is not False
 
 
 def _is_of_other_type(rule: Rule, node: cst.BaseExpression) -> bool:
