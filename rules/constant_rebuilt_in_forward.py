@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import libcst as cst
@@ -17,7 +18,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import has_memory_of_its_own, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import where
-from devlint.rules._recurs import calls_of
+from devlint.rules._recurs import calls_of, function_of
 
 
 class ConstantRebuiltInForward(Rule):
@@ -98,7 +99,8 @@ class ConstantRebuiltInForward(Rule):
         for move in self.flow.facts.moves.values():
             if move.value.is_tensor and move.value.attr is not None and self._keeps_on_host(move):
                 name = short(self.code(move.receiver))
-                found += self._told(move.node, f"`{name}` stays on the host, and is copied to", move.target)
+                told = self._told(move.node, f"`{name}` stays on the host, and is copied to", move.target)
+                found += [replace(each, tentative=True) for each in told] if self._may_move_along(move) else told
         report_together(self, found)
 
     @cached_property
@@ -223,6 +225,18 @@ class ConstantRebuiltInForward(Rule):
         return statement is not None and any(
             isinstance(n, cst.Attribute) and n.attr.value in ("double", "float64") for n in tree.walk(statement)
         )
+
+    def _may_move_along(self, move: Move) -> bool:
+        """``self.scale = nn.Parameter(scale) if learned else scale``; ``self.n, self.scale = scales(n, learned)``"""
+        assert move.value.attr is not None
+        for statement, value in self.flow.stores(*move.value.attr):
+            if value.ref in ("parameter", "buffer"):
+                return True
+            made = statement.value if isinstance(statement, cst.Assign) else None
+            maker = function_of(self.flow, made) if isinstance(made, cst.Call) else None
+            if maker is not None and maker.home is self.flow and "Parameter(" in self.code(maker.node):
+                return True
+        return False
 
     def _keeps_on_host(self, move: Move) -> bool:
         """Whether an attribute is set by constructors alone, and only a copy of it is on the device."""

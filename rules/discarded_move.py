@@ -12,7 +12,7 @@ from devlint.flow.hypothesis import MODEL_NAME
 from devlint.flow.modules import MOVES_ITS_INPUTS
 from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
-from devlint.flow.scope import Class, Function
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
@@ -192,6 +192,10 @@ class DiscardedMove(Rule):
         there = move is not None and move.target.is_there and move.value.place.is_there
         if move is not None and there and relation(move.value.place, move.target) != DIFFERENT:
             return False  # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
+        function = self.flow.function(call)
+        if move is not None and move.value.ref in ("parameter", "buffer") and function is not None:
+            if function.role == CONSTRUCTOR and dotted(receiver).startswith("self."):
+                return False  # self.bias = nn.Parameter(bias); self.bias.to(device)   who builds it moves it as a whole
         if _LENGTHS.search(self.code(receiver)):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
         if is_copied(self, call) and not self._is_made_here(call, move):
@@ -206,6 +210,8 @@ class DiscardedMove(Rule):
             return False
         if reads and (all(self._is_put_away(read) for read in reads) or self._gives_numbers(move, reads)):
             return False
+        if isinstance(receiver, cst.Name) and self._is_read_on_host(call, receiver, function):
+            return False
         if isinstance(receiver, cst.Name):
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
@@ -216,6 +222,24 @@ class DiscardedMove(Rule):
         if brought is not None and brought.target.is_host:
             return False
         return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
+
+    def _is_read_on_host(self, call: cst.Call, receiver: cst.Name, function: Function | None) -> bool:
+        """``x.to(device); rows.append(x)`` ... ``torch.cat(rows).numpy()``: which only works where it is now."""
+        made_of = {receiver.value}
+        for node in tree.walk(function.node.body) if function is not None else ():
+            if not isinstance(node, cst.Assign | cst.Call) or not self.source.comes_before(call, node):
+                continue
+            names = {part.value for part in tree.walk(node) if isinstance(part, cst.Name)}
+            if not names & made_of:
+                continue
+            if isinstance(node, cst.Assign):
+                made_of |= names_bound(*(target.target for target in node.targets))
+            elif isinstance(node.func, cst.Attribute):
+                if node.func.attr.value == "append":
+                    made_of |= names_bound(node.func.value)
+                elif node.func.attr.value == "numpy" and ".cpu" not in self.code(node):
+                    return self.flow.value(node.func.value).place.is_host
+        return False
 
     def _is_made_here(self, call: cst.Call, move: Move | None) -> bool:
         """``found = torch.zeros(3); found.to(device)``: that stays on the host, whoever wrote it first."""
