@@ -193,9 +193,9 @@ class DiscardedMove(Rule):
         if move is not None and there and relation(move.value.place, move.target) != DIFFERENT:
             return False  # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
         function = self.flow.function(call)
-        if move is not None and move.value.ref in ("parameter", "buffer") and function is not None:
-            if function.role == CONSTRUCTOR and dotted(receiver).startswith("self."):
-                return False  # self.bias = nn.Parameter(bias); self.bias.to(device)   who builds it moves it as a whole
+        of_module = move is not None and move.value.ref in ("parameter", "buffer")
+        if of_module and function is not None and function.role == CONSTRUCTOR and dotted(receiver).startswith("self."):
+            return False  # self.bias = nn.Parameter(bias); self.bias.to(device)   who builds it moves it as a whole
         if _LENGTHS.search(self.code(receiver)):
             return False  # lengths.to(device); pack_padded_sequence(x, lengths)   wants them on the host
         if is_copied(self, call) and not self._is_made_here(call, move):

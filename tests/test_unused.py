@@ -976,26 +976,17 @@ def test_many_blank_lines_with_spaces_are_read_in_one_way() -> None:
     assert says((block + blank + "    evaluate(net)\n").encode(), "a.py", "silences evaluate")
 
 
-HEADS = """from torch import nn
+RESTORE = """from torch import nn
 
 
-class Model(nn.Module):
-    def __init__(self, kinds):
-        super().__init__()
-        self.heads = {}
-        for kind in kinds:
-            head = kind.build()
-            self.add_module(kind.id, head)
-            self.heads[kind.id] = head
-
-    def restore(self, states, device):
-        for head in self.heads.values():
-            head.load_state_dict(states[head.id], device=device)
+def restore(model: nn.Module, states, device):
+    model.load_state_dict(states, device=device)
+    return model.to(device)
 """
 OWN = "class Head(Module):\n    def load_state_dict(self, state, strict=True, {}=None):\n        return state\n"
 
 
 @pytest.mark.parametrize(("word", "rules"), [("device", []), ("assign", ["invalid-device-argument"])])
 def test_a_word_that_a_method_of_the_project_takes_may_be_right(tmp_path: Path, word: str, rules: list[str]) -> None:
-    others = {"train.py": "from pkg.model import Model\n\nModel([])\n", "pkg/head.py": OWN.format(word)}
-    assert project(tmp_path, HEADS, **others) == rules
+    others = {"train.py": "from pkg.model import restore\n\nrestore(None)\n", "pkg/head.py": OWN.format(word)}
+    assert project(tmp_path, RESTORE, **others) == rules
