@@ -37,12 +37,14 @@ def forgotten(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Forg
             made.setdefault(function, []).append(call)
     for function, calls in made.items():
         told = next(((call, code) for call in calls if (code := _told(rule, function, call))), None)
-        if told is None or function.role in (HOST_SIDE, CONSTRUCTOR) or is_for_host(rule, function):
+        if told is None or function.role in (HOST_SIDE, CONSTRUCTOR):
             continue
         for call in calls:
             value = rule.flow.value(call)
             if value.kind != TENSOR or not value.place.is_host or value.zero is True or not is_meant(call):
                 continue
+            if is_for_host(rule, function):
+                break
             if any(asks_for_device(rule.code(test)) for test, _, _ in tests_above(rule, call)) or is_dead(rule, call):
                 continue
             if _is_named(rule, call) and goes_on(rule, function, call):

@@ -39,15 +39,13 @@ def given_either(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[G
             returns.setdefault(function, []).append(node)
     derived = Derived(rule)
     for function, nodes in returns.items():
-        if len(nodes) < 2 or function.role in (CONSTRUCTOR, HOST_SIDE) or is_for_host(rule, function):
-            continue
-        if function.moves_something:
+        if len(nodes) < 2 or function.role in (CONSTRUCTOR, HOST_SIDE) or function.moves_something:
             continue
         for node in nodes:
             parts = [_parts(each) for each in nodes if each is not node]
             for at, part in enumerate(_parts(node)):
                 made = _made(rule, function, part)
-                if made is None or not is_meant(made) or is_dead(rule, node):
+                if made is None or not is_meant(made) or is_dead(rule, node) or is_for_host(rule, function):
                     continue
                 others = [each[at] for each in parts if len(each) == len(_parts(node))]
                 other = next((each for each in others if _is_computed(rule, function, derived, each)), None)
