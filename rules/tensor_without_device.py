@@ -229,8 +229,8 @@ class TensorWithoutDevice(Rule):
         model = short(self.code(tried.call.func))
         self.report(
             tried.factory,
-            f"`{self.flow.name_of(tried.factory)}` makes this tensor on the host, and it is handed to `{model}`, wherever "
-            "that is",
+            f"`{self.flow.name_of(tried.factory)}` makes this tensor on the host, and it is handed to `{model}`, "
+            "wherever that is",
             notes=[self.note(tried.call, "they meet here")],
             tentative=True,
         )
