@@ -19,7 +19,17 @@ _TYPE = re.compile(r"torch\.(Float|Double|Half|BFloat16|Byte|Char|Short|Int|Long
 
 
 def type_tests(rule: Rule) -> Iterator[tuple[cst.BaseExpression, str]]:
-    """Where a type is asked for that no tensor on a device has, with what to say; not what ``isinstance`` asks."""
+    """Where a type is asked for that no tensor on a device has, with what to say; of ``isinstance``, only what it
+    asks by a plain name (``from torch import LongTensor``)."""
+    for call in rule.source.nodes_of(cst.Call):
+        if dotted(call.func) != "isinstance" or len(call.args) != 2:
+            continue
+        types = [each for each in _each(call.args[1].value) if isinstance(each, cst.Name)]
+        held = call.args[0].value
+        for kind in types:
+            if _is_type(rule, kind, False) and is_of_any_place(rule, call, held):
+                said = f"`{rule.code(held)}` is never one on a device, whatever its dtype"
+                yield kind, f"`{rule.code(kind)}` is of the host: {said}"
     for test in rule.source.nodes_of(cst.Comparison):
         if len(test.comparisons) != 1:
             continue
