@@ -12,6 +12,7 @@ from devlint.flow.names import called_name, dotted
 from devlint.rule import Rule
 from devlint.rules._portability import Surroundings, is_device_name, told_to_device
 from devlint.rules._unasked import is_cuda
+from devlint.testcode import near
 
 #: Said where something asks what there is: `get_device()`, `self._check_device(device)`, `except RuntimeError:`.
 _ASKS = re.compile(
@@ -29,7 +30,7 @@ _OPTIONS = frozenset({"add_argument", "option", "add_option"})
 
 def written_defaults(rule: Rule, around: Surroundings) -> Iterator[tuple[str, cst.BaseExpression]]:
     """Names with the default ``"cuda"``, and where that stands."""
-    path = rule.source.path.replace("\\", "/")
+    path = "/" + "/".join(near(rule.source.path))
     if around.is_test or around.demands_cuda or _ASKS.search(rule.source.text) or _FOR_CUDA.search(path):
         return
     for name, value in (*_fields(rule), *_parameters(rule), *_options(rule)):
