@@ -24,12 +24,12 @@ def type_tests(rule: Rule) -> Iterator[tuple[cst.BaseExpression, str]]:
     for call in rule.source.nodes_of(cst.Call):
         if dotted(call.func) != "isinstance" or len(call.args) != 2:
             continue
-        types = [each for each in _each(call.args[1].value) if isinstance(each, cst.Name)]
         held = call.args[0].value
-        for kind in types:
-            if _is_type(rule, kind, False) and is_of_any_place(rule, call, held):
+        for asked_for in _each(call.args[1].value):
+            named = isinstance(asked_for, cst.Name) and _is_type(rule, asked_for, False)
+            if named and is_of_any_place(rule, call, held):
                 said = f"`{rule.code(held)}` is never one on a device, whatever its dtype"
-                yield kind, f"`{rule.code(kind)}` is of the host: {said}"
+                yield asked_for, f"`{rule.code(asked_for)}` is of the host: {said}"
     for test in rule.source.nodes_of(cst.Comparison):
         if len(test.comparisons) != 1:
             continue

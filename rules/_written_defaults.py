@@ -65,6 +65,9 @@ def _parameters(rule: Rule) -> Iterator[tuple[str, cst.BaseExpression]]:
     # those are said for themselves
     left = {param for _, param in rule.flow.facts.left_at_default.values()}
     for function in rule.flow.scope.functions.values():
+        # def main(device="cuda"): of a script, which may be for CUDA only
+        if function.name == "main":
+            continue
         if _FOR_CUDA.search(function.name) or (function.cls is not None and _FOR_CUDA.search(function.cls.name)):
             continue
         for param in function.params:
