@@ -10,6 +10,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._numbered import devices_numbered
+from devlint.rules._rank_beside_local import rank_beside_local
 
 _RANKS = frozenset(
     "torch.distributed.get_rank torch.distributed.distributed_c10d.get_rank horovod.torch.rank "
@@ -35,7 +36,8 @@ class GlobalRankAsDevice(Rule):
     `device_ids=[rank]`, in whatever way they are written, where `rank` is `torch.distributed.get_rank()`, the
     environment's `RANK`, or an attribute `process_index` or `global_rank` beside which there is one for the node
     (`local_process_index`, `local_rank`), or a parameter `rank` of a function that takes a `local_rank`, too. Where the
-    rank among all is given to a name such as `local_rank`, that line is reported.
+    rank among all is given to a name such as `local_rank`, that line is reported. As tentative, a `rank` or
+    `self._rank` that was handed in, where the function or class speaks of a local rank or of the processes of a node.
 
     ## Why is this bad
     Ranks are counted over all nodes, devices on each node from zero. With two nodes of eight devices, the second has
@@ -82,7 +84,7 @@ class GlobalRankAsDevice(Rule):
 
     def check(self) -> None:
         text = self.source.text
-        if not any(word in text for word in ("get_rank", ".rank()", "local_rank", *_VARIABLES)):
+        if not any(word in text for word in ("get_rank", ".rank()", "local_rank", "local_world_size", *_VARIABLES)):
             return
         if _ONE_MACHINE.search(_BY_DEFAULT.sub("", text)):
             return
@@ -112,6 +114,13 @@ class GlobalRankAsDevice(Rule):
                     node,
                     f"`{what}` counts the processes of all nodes, and devices are counted on each node by itself",
                     notes=[self.note(found, "this is the rank among all; `LOCAL_RANK` is that on a node")],
+                )
+            elif (local := rank_beside_local(self, rank, function)) is not None:
+                self.report(
+                    node,
+                    f"`{name}` is not the rank on this node, which is known here, too, and numbers a device",
+                    notes=[self.note(local, "this counts the processes of a node")],
+                    tentative=True,
                 )
 
     def _owner(self, name: str, function: Function | None) -> Function | None:

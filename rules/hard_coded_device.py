@@ -18,6 +18,7 @@ from devlint.rules._passed_over import under_loose_tests
 from devlint.rules._portability import Chosen, Implied, Surroundings, is_device_name, told_to_device
 from devlint.rules._unasked import handed_as_text, told_to_cuda, written_choices
 from devlint.rules._written_backend import report_written_backend
+from devlint.rules._written_defaults import written_defaults
 
 _NAMES_DEVICE = re.compile(r"(^|_)device(_map)?$")
 _KINDS = frozenset({"cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa"})
@@ -74,8 +75,8 @@ class HardCodedDevice(Rule):
     is `None`, as the `"device"` of a dictionary of settings in a function that was told one, a method `cuda(device)`
     that drops its argument, and `"mps"`, which few machines have, in a file that says nothing else of it. Last, as
     tentative, all CUDA where nothing asks for it first: moves and factories, a device that is written down
-    (`device = torch.device("cuda")`), `"cuda"` handed to any other function (`load(path, "cuda")`), and
-    `x.cuda(self.device)`, which raises where that device is another kind.
+    (`device = torch.device("cuda")`) or the default of a field, a parameter or an option, `"cuda"` handed to any other
+    function (`load(path, "cuda")`), and `x.cuda(self.device)`, which raises where that device is another kind.
 
     ## Why is this bad
     `.cuda()` and `"cuda"` mean the current CUDA device. Where the device that was chosen is `cuda:1`, tensors end up
@@ -110,9 +111,9 @@ class HardCodedDevice(Rule):
     in tests. So in what is for CUDA by its name or decorator, and in files that end without CUDA, set the current
     CUDA device, start `nccl` processes or import what needs CUDA, but for the tensors of kernels. By default it is
     silent, too, where no device was chosen: who says `"cuda"` there may be for CUDA only, as many scripts are. A
-    default such as `device="cuda"` can be overridden and is not reported, only a call in the same file that leaves it
-    as it is. Of `"mps"`, silent where anything else in the file names it (a test, a choice, a default, a table), or is
-    for Macs by its words or its path.
+    default such as `device="cuda"` can be overridden: that of a field, a parameter or an option is tentative, and
+    silent in a file that asks what there is. Of `"mps"`, silent where anything else in the file names it (a test, a
+    choice, a default, a table), or is for Macs by its words or its path.
 
     ## References
     - [CUDA semantics: device-agnostic code](https://pytorch.org/docs/stable/notes/cuda.html#device-agnostic-code)
@@ -426,6 +427,11 @@ class HardCodedDevice(Rule):
             if value not in reported and told_to_device(self, value) not in reported:
                 said = f"`{name}` is written down as `{self.code(value)}`, and nothing asks whether there is one"
                 self.report(value, said, tentative=True)
+        for name, value in written_defaults(self, around):
+            if value not in reported and told_to_device(self, value) not in reported:
+                said = f"`{name}` is `{self.code(value)}` unless told otherwise, and nothing asks whether there is one"
+                self.report(value, said, tentative=True)
+                reported.add(value)
         for call in self.source.nodes_of(cst.Call):
             literal, told = handed_as_text(self, call), told_to_cuda(self, call)
             if (literal is None and told is None) or around.guard(call) is not None or around.is_for_cuda(call):

@@ -14,6 +14,7 @@ from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
+from devlint.rules._by_position import report_by_position
 from devlint.rules._copied import is_copied
 from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
@@ -46,14 +47,15 @@ class InvalidDeviceArgument(Rule):
       `net.cuda(device_id=0)`, `net.load_state_dict(torch.load(f), map_location=device)`, `autocast(device="cuda")`;
     - `torch.device(device)` of a parameter that is `None` unless it is given, which nothing asks before;
     - `if gpu:` and `gpu or other` for a number of a device that may be `None`: device 0 is false;
+    - as tentative, a device by position: `torch.zeros(3, device)`, and `nn.Linear(3, 3, device)`, which is its `bias`;
     - as tentative, how many devices there are for the number of one: `f"cuda:{torch.cuda.device_count()}"`; and
       `ids.device` below `device = ids.device if ids is not None else embeds.device`.
 
     ## Why is this bad
-    All but the last and the statement raise as soon as they run. Often that is on a machine with a GPU only, which is
-    not where the tests run. `x.cuda(True)` looks like the `non_blocking` of `x.to(device, True)`; `cuda` takes the
-    device first. `torch.cuda.device(i)` on a line of its own selects nothing, and `if gpu:` leaves out the first GPU,
-    both without a word.
+    All but the last, the `bias` and the statement raise as soon as they run. Often that is on a machine with a GPU
+    only, which is not where the tests run. `x.cuda(True)` looks like the `non_blocking` of `x.to(device, True)`; `cuda`
+    takes the device first. `torch.cuda.device(i)` on a line of its own selects nothing, and `if gpu:` leaves out the
+    first GPU, both without a word.
 
     ## Example
     ```python
@@ -123,6 +125,7 @@ class InvalidDeviceArgument(Rule):
             )
 
     def visit_Call(self, node: cst.Call) -> None:
+        report_by_position(self, node)
         name = self.flow.name_of(node)
         if name.startswith("torch."):
             self._function(node, name)

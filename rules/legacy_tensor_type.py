@@ -10,6 +10,7 @@ from devlint.rule import Rule
 from devlint.rules._moves import short
 from devlint.rules._places import where
 from devlint.rules._portability import Surroundings
+from devlint.rules._type_tests import is_of_any_place, type_tests
 
 #: Legacy tensor type -> the dtype it stands for.
 _TYPES = {
@@ -33,7 +34,8 @@ class LegacyTensorType(Rule):
     ## What it does
     Reports `torch.cuda.FloatTensor` and its kin, as names and in strings; `isinstance(x, torch.LongTensor)`; and
     `x.type(torch.LongTensor)` of what lives on a device. Reports `x.type(y.type())`, which asks for a type by its name,
-    and `"cuda" in str(type(x))`.
+    and `"cuda" in str(type(x))`. As tentative, `isinstance` where no device was chosen, `x.type() ==
+    "torch.FloatTensor"`, and `type(x) == torch.FloatTensor`, which is false everywhere.
 
     ## Why is this bad
     There are no such types for `mps` or `xpu`, and without CUDA `torch.cuda.FloatTensor(...)` raises. The types
@@ -68,7 +70,9 @@ class LegacyTensorType(Rule):
 
     ## Limits
     `torch.LongTensor([1, 2])` makes a tensor on the host, as it says, and is not reported; nor is `x.type(...)` where
-    it is not known that `x` lives on a device, nor `isinstance` where no device was chosen. Silent in tests.
+    it is not known that `x` lives on a device. `isinstance` is tentative where no device was chosen, and silent, as are
+    the other tests of types, where the same function names a type of `torch.cuda`, or the same condition
+    `torch.Tensor`, and in what prepares data. Silent in tests.
 
     ## References
     - [torch.Tensor: data types](https://pytorch.org/docs/stable/tensors.html#data-types)
@@ -87,6 +91,8 @@ class LegacyTensorType(Rule):
             self._in_name_of_class()
         if "Tensor" not in self.source.text:
             return
+        for test, said in type_tests(self):
+            self.report(test, said, tentative=True)
         around = Surroundings(self)
         for node in self.source.nodes_of(cst.Attribute):
             if node.attr.value in _TYPES:
@@ -142,13 +148,12 @@ class LegacyTensorType(Rule):
         if call is None:
             return
         if dotted(call.func) == "isinstance":
-            chosen = around.chosen(call)
-            if chosen is None or chosen.owner == "file":
-                return  # code that knows of no device may well be for the host
-            held = short(self.code(call.args[0].value))
-            self.report(
-                node, f"`{self.code(node)}` is of the host: `{held}` is never one on a device, whatever its dtype"
-            )
+            chosen, held = around.chosen(call), call.args[0].value
+            # code that knows of no device may well be for the host
+            knows = chosen is not None and chosen.owner != "file"
+            if knows or is_of_any_place(self, call, held):
+                said = f"`{short(self.code(held))}` is never one on a device, whatever its dtype"
+                self.report(node, f"`{self.code(node)}` is of the host: {said}", tentative=not knows)
         elif isinstance(call.func, cst.Attribute) and call.func.attr.value == "type" and len(call.args) == 1:
             self._converted(call, call.func, dtype)
 
