@@ -98,28 +98,33 @@ def _may_be_there(rule: Rule, function: Function, node: cst.BaseExpression) -> b
     return is_open and not list(_made(rule, function, node))
 
 
-def _made(rule: Rule, function: Function, node: cst.BaseExpression) -> Iterator[cst.Call]:
+def _made(
+    rule: Rule, function: Function, node: cst.BaseExpression, seen: frozenset[str] = frozenset()
+) -> Iterator[cst.Call]:
     """The factories of what an operand is, or holds: a name in each branch, a list by what is put into it."""
     if isinstance(node, cst.Name):
+        if node.value in seen:
+            return  # rows = [row for row in rows]
+        seen |= {node.value}
         bound = [
             each.value
             for each in tree.walk(function.node.body)
             if isinstance(each, cst.Assign) and any(node.value in names_bound(t.target) for t in each.targets)
         ]
         for value in bound:
-            yield from _made(rule, function, value) if not isinstance(value, cst.Name) else ()
+            yield from _made(rule, function, value, seen) if not isinstance(value, cst.Name) else ()
         if not all(isinstance(value, cst.List) for value in bound):
             return  # rows = torch.stack(rows).cuda()
         for each in tree.walk(function.node.body):
             if isinstance(each, cst.Call) and rule.code(each.func) == f"{node.value}.append" and len(each.args) == 1:
-                yield from _made(rule, function, each.args[0].value)
+                yield from _made(rule, function, each.args[0].value, seen)
     elif isinstance(node, cst.ListComp):
-        yield from _made(rule, function, node.elt)
+        yield from _made(rule, function, node.elt, seen)
     elif isinstance(node, cst.List):
         for element in node.elements:
-            yield from _made(rule, function, element.value)
+            yield from _made(rule, function, element.value, seen)
     elif isinstance(node, cst.BinaryOperation):  # [torch.zeros(3)] * n
-        yield from _made(rule, function, node.left) if isinstance(node.left, cst.List) else ()
+        yield from _made(rule, function, node.left, seen) if isinstance(node.left, cst.List) else ()
     elif isinstance(node, cst.Call):
         known = rule.flow.value(node)
         made = known.origin
