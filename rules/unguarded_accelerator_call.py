@@ -11,6 +11,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.flow.value import DEVICE
 from devlint.rule import Rule
+from devlint.rules._asked_of_cuda import asked_whatever_there_is
 from devlint.rules._bound_elsewhere import unbound_elsewhere
 from devlint.rules._fused import fused_by_signature
 from devlint.rules._loose_tests import works_on_choice
@@ -75,12 +76,15 @@ class UnguardedAcceleratorCall(Rule):
     device that was chosen, also where it is only asked whether there is CUDA; `pin_memory()` of a tensor, and
     `pin_memory=True` where one is made, also in a file that needs CUDA for nothing else; what runs when the file is
     imported, also as a default argument, where no more of the file does that is for CUDA; other calls for CUDA where
-    nothing asks for it; `torch.mps` and `torch.xpu` in a file that names CUDA alone as a device; what `device.type !=
-    "cpu"` alone guards, which lets other kinds through; and what is `None` without CUDA and used all the same
-    (`scaler = GradScaler() if device.type == "cuda" else None`, then `scaler.scale(loss)`). So, too, calls below a
-    test or an assertion that asks for CUDA for one way to run alone (`if ddp: assert torch.cuda.is_available()`), in
-    a file that works on other devices; names that are bound under `if use_cuda:` alone and read in any case; and
-    fused optimizers that are chosen because torch has them.
+    nothing asks for it; `torch.mps` and `torch.xpu` in a file that names CUDA alone as a device; what
+    `device.type != "cpu"` alone guards, which lets other kinds through; and what is `None` without CUDA and used all
+    the same (`scaler = GradScaler() if device.type == "cuda" else None`, then `scaler.scale(loss)`). So, too, calls
+    below a test or an assertion that asks for CUDA for one way to run alone (`if ddp: assert
+    torch.cuda.is_available()`), in a file that works on other devices; names that are bound under `if use_cuda:`
+    alone and read in any case; fused optimizers that are chosen because torch has them; calls in the `else` of a test
+    for reduced precision; and questions such as `torch.cuda.get_device_name()`, in a function that is called whatever
+    there is, beside others that ask first, or in a file that says elsewhere what is to be where there is no CUDA,
+    whatever it imports.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -335,10 +339,12 @@ class UnguardedAcceleratorCall(Rule):
         if guard is not None:
             if not self._for_what_is_wanted(call, said, guard, words, around):
                 self._for_all_but_host(call, said, guard, words, around)
-                self._passed_over(call, said, words, around)
+                if not self._passed_over(call, said, words, around) and kind == "cuda":
+                    self._asked_of(call, said, words, around)
             return
         if around.is_for_cuda(call):
-            self._passed_over(call, said, words, around)
+            if not self._passed_over(call, said, words, around) and kind == "cuda":
+                self._asked_of(call, said, words, around)
             return
         notes = self._runs_elsewhere(call, kind, around)
         if notes:
@@ -352,15 +358,24 @@ class UnguardedAcceleratorCall(Rule):
         elif kind == "cuda":
             self.report(call, f"{said}, and nothing here asks whether there is", tentative=True)
 
-    def _passed_over(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> None:
+    def _passed_over(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> bool:
         """``if ddp: assert torch.cuda.is_available()`` far above, of a file that chooses ``"cpu"`` where it is not."""
         if around.is_test or around.demands_cuda_closely or around.guard(call, words, closely=True) is not None:
-            return
+            return False
         chosen = around.chosen(call)
         shown = (chosen.node, chosen.code) if chosen is not None and chosen.is_handed_in else works_on_choice(around)
-        if shown is not None and not around.is_fixed(call):
-            note = self.note(shown[0], f"`{shown[1]}` is what was chosen, and may be of another kind")
-            self.report(call, f"{said}, and nothing here asks whether there is", notes=[note], tentative=True)
+        if shown is None or around.is_fixed(call):
+            return False
+        note = self.note(shown[0], f"`{shown[1]}` is what was chosen, and may be of another kind")
+        self.report(call, f"{said}, and nothing here asks whether there is", notes=[note], tentative=True)
+        return True
+
+    def _asked_of(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> None:
+        """``def gpu_name(): return torch.cuda.get_device_name()``, which is called whatever there is."""
+        found = asked_whatever_there_is(self, around, call, words)
+        if found is not None:
+            notes = [self.note(found.node, found.why)]
+            self.report(call, f"{said}, and nothing here asks whether there is", notes=notes, tentative=True)
 
     def _of_older_torch(self, call: cst.Call, around: Surroundings) -> None:
         """``dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"``, where ``device`` may be the CPU."""
