@@ -81,7 +81,7 @@ def used_as(rule: Rule, call: cst.Call, function: Function | None) -> str | None
 def _named(rule: Rule, call: cst.Call, function: Function | None, to_hand_on: bool) -> str | None:
     """What is loaded by what it is called; ``None`` where nothing shows it to be a checkpoint."""
     names = assigned(rule, call)
-    if any(_SCORE.search(name) or _RANDOM.search(name) or _is_of_no_use(rule, name, function) for name in names):
+    if any(is_score(name) or is_of_no_use(rule, name, function) for name in names):
         return None
     file = rule.code(call.args[0].value)
     if _DATA.search(file):
@@ -92,6 +92,21 @@ def _named(rule: Rule, call: cst.Call, function: Function | None, to_hand_on: bo
         if _CHECKPOINT.search(word):
             return f"checkpoint `{short(word)}`"
     return f"`{short(file)}`" if to_hand_on else None
+
+
+def is_data(word: str) -> bool:
+    """``train_features.pt``"""
+    return _DATA.search(word) is not None
+
+
+def is_of_a_checkpoint(word: str) -> bool:
+    """``args.checkpoint``, ``pretrained_weights``"""
+    return _CHECKPOINT.search(word) is not None
+
+
+def is_score(name: str) -> bool:
+    """``best_accuracy``, and what generators of random numbers are called"""
+    return _SCORE.search(name) is not None or _RANDOM.search(name) is not None
 
 
 def _parted(rule: Rule, call: cst.Call, function: Function | None) -> str | None:
@@ -160,7 +175,7 @@ def _use_of(rule: Rule, name: str, call: cst.Call, function: Function | None) ->
     return None
 
 
-def _is_of_no_use(rule: Rule, name: str, function: Function | None) -> bool:
+def is_of_no_use(rule: Rule, name: str, function: Function | None) -> bool:
     """Whether a name is not read, counted, asked for settings alone (`ckpt["cfg"]`), or added to and saved."""
     reads = [
         node

@@ -210,7 +210,14 @@ class Surroundings:
         """The same, but for the current device that it sets: that may be told it, and be told the CPU."""
         return self._is_set_up()
 
-    def _is_set_up(self, *, closely: bool = False) -> bool:
+    @cached_property
+    def demands_cuda_apart_from_imports(self) -> bool:
+        """The same, whatever it imports: ``import triton`` works where there is no CUDA."""
+        if any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device")):
+            return True
+        return self._is_set_up(imports=False)
+
+    def _is_set_up(self, *, closely: bool = False, imports: bool = True) -> bool:
         name = self.source.path.replace("\\", "/").rpartition("/")[2]
         if _NAMED_FOR_CUDA.search(name):
             return True  # accelerators/cuda.py
@@ -219,9 +226,9 @@ class Surroundings:
             if backend and self.guard(call) is None:
                 return True
         statements: list[cst.Import | cst.ImportFrom] = [*self.source.nodes_of(cst.Import)]
-        for imports in (*statements, *self.source.nodes_of(cst.ImportFrom)):
-            packages = {name.partition(".")[0] for _, name in imported(imports)}
-            if packages & _NEED_CUDA and self.rule.enclosing(imports, cst.Try, cst.If, cst.FunctionDef) is None:
+        for each in (*statements, *self.source.nodes_of(cst.ImportFrom)) if imports else ():
+            packages = {name.partition(".")[0] for _, name in imported(each)}
+            if packages & _NEED_CUDA and self.rule.enclosing(each, cst.Try, cst.If, cst.FunctionDef) is None:
                 return True  # not where `try: import apex` makes it optional
         for call in self.flow.calls("torch.cuda.is_available"):
             test = self.rule.parent(call)

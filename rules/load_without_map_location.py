@@ -11,6 +11,7 @@ from devlint.finding import Note, Span
 from devlint.flow.hypothesis import names_device
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._called_models import called_a_model
 from devlint.rules._checkpoints import assigned, has_location, loaded_as, used_as
 from devlint.rules._downloads import has_address, is_fetched_from_torch, is_of_torch
 from devlint.rules._files import is_file_of_this_run, is_published_file
@@ -70,12 +71,13 @@ class LoadWithoutMapLocation(Rule):
     ## What it does
     Reports `torch.load(file)` without `map_location` where what is loaded is a checkpoint (its content goes into
     `load_state_dict`, it is used as a model, its `["state_dict"]` is taken, or several parts such as `["model"]` and
-    `["optimizer"]`, or the file is called a checkpoint, weights or a snapshot). The first note
-    says what shows that it matters, where something does: the function takes a `map_location` or a device and does not
-    hand it on; only the branch for CUDA says where to; the device is chosen, by an option or by whether there is one;
-    another load of the same kind (of the same file, into the same object, in the other branch, right beside it) says
-    where to or loads to the host; what is loaded is moved to the host though the file saves models from wherever they
-    are; or each process of a distributed run loads it.
+    `["optimizer"]`, or the file is called a checkpoint, weights or a snapshot; as tentative, also where what is
+    loaded is called a model, `load_model` returns it, or the file that was opened is called a checkpoint). The first
+    note says what shows that it matters, where something does: the function takes a `map_location` or a device and
+    does not hand it on; only the branch for CUDA says where to; the device is chosen, by an option or by whether
+    there is one; another load of the same kind (of the same file, into the same object, in the other branch, right
+    beside it) says where to or loads to the host; what is loaded is moved to the host though the file saves models
+    from wherever they are; or each process of a distributed run loads it.
 
     Reports, too, `torch.jit.load(file)` where something shows that it matters; `map_location=device` where `device` is
     a parameter that is `None` by default; `load_state_dict_from_url(url)` without `map_location` of which `["model"]`
@@ -164,6 +166,7 @@ class LoadWithoutMapLocation(Rule):
         if self.in_tests:
             return  # what a test loads it has just saved
         found: dict[tuple[object, bool], list[_Load]] = {}
+        by_name: dict[object, list[_Load]] = {}
         before: cst.Call | None = None
         key: object = None
         calls = set(self.flow.calls("torch.load"))
@@ -178,6 +181,8 @@ class LoadWithoutMapLocation(Rule):
                 continue
             if what is None:
                 self._left_open(call, function)
+                if (load := self._called(call, function)) is not None:
+                    by_name.setdefault(function or call, []).append(load)
                 continue
             why = self._why(call, taken)
             if function is not None:
@@ -194,7 +199,9 @@ class LoadWithoutMapLocation(Rule):
             self._report(together, tentative=not shown or is_published or is_of_cuda_program(self))
         for call in self.flow.calls("torch.jit.load"):
             self._scripted(call)
-        reported = {each.call for together in found.values() for each in together}
+        for together in by_name.values():
+            self._report(together, tentative=True)
+        reported = {each.call for together in (*found.values(), *by_name.values()) for each in together}
         for call, other in (*told_without_cuda(self), *told_beside(self)):
             if call not in reported:
                 self._beside_told(call, other)
@@ -212,6 +219,14 @@ class LoadWithoutMapLocation(Rule):
         if why is not None:
             location = said_beside(self, call) or '"cpu"'
             self._report([_Load(call, "the scripted model", location, why)], tentative=True)
+
+    def _called(self, call: cst.Call, function: Function | None) -> _Load | None:
+        """``net = torch.load(path)``, ``def load_model(path): return torch.load(path)``"""
+        what = None if has_location(call) else called_a_model(self, call, function)
+        if what is None or self._is_excused(call, function) or is_for_cuda_alone(self, call):
+            return None
+        location = said_beside(self, call) or '"cpu"'
+        return None if is_of_cuda_program(self) else _Load(call, what, location, why_it_matters(self, call))
 
     def _beside_told(self, call: cst.Call, other: cst.Call) -> None:
         """``torch.load(f) if use_cuda else torch.load(f, "cpu")``: there may be fewer GPUs than there were."""

@@ -9,13 +9,15 @@ from devlint import tree
 from devlint.finding import Edit, Fix, Note
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
-from devlint.flow.value import DEVICE, TENSOR
+from devlint.flow.value import DEVICE
 from devlint.rule import Rule
+from devlint.rules._asked_of_cuda import asked_whatever_there_is
 from devlint.rules._bound_elsewhere import unbound_elsewhere
 from devlint.rules._fused import fused_by_signature
 from devlint.rules._loose_tests import works_on_choice
 from devlint.rules._moves import short
 from devlint.rules._none_elsewhere import none_elsewhere
+from devlint.rules._pins import pinned_anyway
 from devlint.rules._portability import SPEAKS, SPEAKS_OF_CUDA, Surroundings, asks_whether_available
 
 #: What raises where there is no such device (torch 2.13 for the CPU); the rest answers 0, or does nothing.
@@ -44,10 +46,6 @@ _NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "an XPU"}
 _PLUGINS = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa", "hpu": "habana_frameworks"}
 #: Whatever is not the CPU: `device != "cpu"`, `str(self.device) != "cpu"`, `not device.type == "cpu"`.
 _NOT_HOST = re.compile(r"""(str\([\w.]+\)|[\w.]+) != ["']cpu["']|not (str\([\w.]+\)|[\w.]+) == ["']cpu["']""")
-#: A flag decides on it, or a setting. Processes may be the CPU's: `def distributed_loader(rows, device)`.
-_SPEAKS_OF_PINNING = re.compile(f"{SPEAKS_OF_CUDA.pattern}|nccl|fp16|autocast|scaler|pin|non_blocking", re.IGNORECASE)
-#: Makers of tensors that take `pin_memory`, of torch and of a tensor; all raise as `empty` does.
-_PINS = re.compile(r"(empty|zeros|ones|rand|randn|full)(_like)?|(new_)?(empty|zeros|ones|full|tensor)|arange|randint")
 #: A switch for CUDA, which is on or off for good: not `is_cuda`, `on_gpu`, which say where something is by now.
 _SWITCH = re.compile(r"(?:\w+\.)*_?(?:use_?|has_?|with_?|enable_?)?(?:cuda|gpu)(?:_available)?", re.IGNORECASE)
 _SWITCHED_OFF = re.compile(
@@ -70,19 +68,23 @@ class UnguardedAcceleratorCall(Rule):
     ## What it does
     Reports calls that raise where there is no such device (`torch.cuda.synchronize()`, `torch.cuda.Stream()`,
     `torch.mps.empty_cache()`), with no test for it above, in code that was told its device; and calls of modules that
-    torch has only where a package adds them, `torch.npu.is_available()` above all. Reports apex's fused
-    optimizers, too, where they are used as soon as they can be imported; `torch.mps` beside `torch.cuda` in one block,
-    as no machine has both; and what is for CUDA in the branch where `torch.cuda.is_available()` is false, or where the
+    torch has only where a package adds them, `torch.npu.is_available()` above all. Reports apex's fused optimizers,
+    too, where they are used as soon as they can be imported; `torch.mps` beside `torch.cuda` in one block, as no
+    machine has both; and what is for CUDA in the branch where `torch.cuda.is_available()` is false, or where the
     switch for CUDA is off or the device that was chosen is the CPU (`if self.use_cuda: ... else: x.cuda()`; as
     tentative where nothing goes to CUDA where it is on). As tentative, `torch.cuda.set_device(device)` with the
     device that was chosen, also where it is only asked whether there is CUDA; `pin_memory()` of a tensor, and
-    `pin_memory=True` where one is made; what runs when the file is imported, also as a default argument, where no more
-    of the file does that is for CUDA; other calls for CUDA where nothing asks for it; `torch.mps` and `torch.xpu` in a
-    file that names CUDA alone as a device; what `device.type != "cpu"` alone guards, which lets other kinds through;
-    and what is `None` without CUDA and used all the same (`scaler = GradScaler() if device.type == "cuda" else None`,
-    then `scaler.scale(loss)`). So, too, calls below a test or an assertion that asks for CUDA for one way to run alone
-    (`if ddp: assert torch.cuda.is_available()`), in a file that works on other devices; names that are bound under
-    `if use_cuda:` alone and read in any case; and fused optimizers that are chosen because torch has them.
+    `pin_memory=True` where one is made, also in a file that needs CUDA for nothing else; what runs when the file is
+    imported, also as a default argument, where no more of the file does that is for CUDA; other calls for CUDA where
+    nothing asks for it; `torch.mps` and `torch.xpu` in a file that names CUDA alone as a device; what
+    `device.type != "cpu"` alone guards, which lets other kinds through; and what is `None` without CUDA and used all
+    the same (`scaler = GradScaler() if device.type == "cuda" else None`, then `scaler.scale(loss)`). So, too, calls
+    below a test or an assertion that asks for CUDA for one way to run alone (`if ddp: assert
+    torch.cuda.is_available()`), in a file that works on other devices; names that are bound under `if use_cuda:`
+    alone and read in any case; fused optimizers that are chosen because torch has them; calls in the `else` of a test
+    for reduced precision; and questions such as `torch.cuda.get_device_name()`, in a function that is called whatever
+    there is, beside others that ask first, or in a file that says elsewhere what is to be where there is no CUDA,
+    whatever it imports.
 
     ## Why is this bad
     Without CUDA, `torch.cuda.synchronize()` raises "Torch not compiled with CUDA enabled", or that there is no driver:
@@ -279,30 +281,12 @@ class UnguardedAcceleratorCall(Rule):
 
     def _pinned(self, around: Surroundings) -> None:
         """``torch.tensor(rows).pin_memory().to(device)``, where ``device`` may be the CPU of a machine without CUDA."""
-        for call in self.source.nodes_of(cst.Call):
-            chosen = around.chosen(call) if self._pins(call) else None
-            if chosen is None or not chosen.is_handed_in:
-                continue
-            if around.guard(call, _SPEAKS_OF_PINNING) is None and not around.is_for_cuda(call):
-                note = self.note(chosen.node, f"`{chosen.code}` is what was chosen, and may be the CPU")
-                message = (
-                    f"`{short(self.code(call))}` raises where there is no accelerator, and nothing here asks for one"
-                )
-                self.report(call, message, notes=[note], tentative=True)
-
-    def _pins(self, call: cst.Call) -> bool:
-        """``x.pin_memory()``, ``torch.empty(4, pin_memory=True)``, which raise alike."""
-        func = call.func
-        if not isinstance(func, cst.Attribute):
-            return False
-        if func.attr.value == "pin_memory":
-            return not call.args and self.flow.value(func.value).kind == TENSOR
-        made = any(
-            arg.keyword and arg.keyword.value == "pin_memory" and self.code(arg.value) == "True" for arg in call.args
-        )
-        # DataLoader(rows, pin_memory=True)  warns, and goes on without
-        named = self.flow.scope.qualified(func).startswith("torch.") or func.attr.value.startswith("new_")
-        return made and named and _PINS.fullmatch(func.attr.value) is not None
+        for found in pinned_anyway(self, around):
+            code = short(self.code(found.call))
+            said = f"`{code}` raises where there is no accelerator, and nothing here asks for one"
+            chosen = f"`{found.code}` is what was chosen, and may be the CPU"
+            notes = [self.note(found.chosen, chosen)] if found.chosen is not None else []
+            self.report(found.call, said, notes=notes, tentative=True)
 
     def _made_current(self, call: cst.Call, around: Surroundings) -> None:
         """``torch.cuda.set_device(device); net.to(device)``, where ``device`` may be the CPU."""
@@ -355,10 +339,12 @@ class UnguardedAcceleratorCall(Rule):
         if guard is not None:
             if not self._for_what_is_wanted(call, said, guard, words, around):
                 self._for_all_but_host(call, said, guard, words, around)
-                self._passed_over(call, said, words, around)
+                if not self._passed_over(call, said, words, around) and kind == "cuda":
+                    self._asked_of(call, said, words, around)
             return
         if around.is_for_cuda(call):
-            self._passed_over(call, said, words, around)
+            if not self._passed_over(call, said, words, around) and kind == "cuda":
+                self._asked_of(call, said, words, around)
             return
         notes = self._runs_elsewhere(call, kind, around)
         if notes:
@@ -372,15 +358,24 @@ class UnguardedAcceleratorCall(Rule):
         elif kind == "cuda":
             self.report(call, f"{said}, and nothing here asks whether there is", tentative=True)
 
-    def _passed_over(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> None:
+    def _passed_over(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> bool:
         """``if ddp: assert torch.cuda.is_available()`` far above, of a file that chooses ``"cpu"`` where it is not."""
         if around.is_test or around.demands_cuda_closely or around.guard(call, words, closely=True) is not None:
-            return
+            return False
         chosen = around.chosen(call)
         shown = (chosen.node, chosen.code) if chosen is not None and chosen.is_handed_in else works_on_choice(around)
-        if shown is not None and not around.is_fixed(call):
-            note = self.note(shown[0], f"`{shown[1]}` is what was chosen, and may be of another kind")
-            self.report(call, f"{said}, and nothing here asks whether there is", notes=[note], tentative=True)
+        if shown is None or around.is_fixed(call):
+            return False
+        note = self.note(shown[0], f"`{shown[1]}` is what was chosen, and may be of another kind")
+        self.report(call, f"{said}, and nothing here asks whether there is", notes=[note], tentative=True)
+        return True
+
+    def _asked_of(self, call: cst.Call, said: str, words: re.Pattern[str], around: Surroundings) -> None:
+        """``def gpu_name(): return torch.cuda.get_device_name()``, which is called whatever there is."""
+        found = asked_whatever_there_is(self, around, call, words)
+        if found is not None:
+            notes = [self.note(found.node, found.why)]
+            self.report(call, f"{said}, and nothing here asks whether there is", notes=notes, tentative=True)
 
     def _of_older_torch(self, call: cst.Call, around: Surroundings) -> None:
         """``dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"``, where ``device`` may be the CPU."""
