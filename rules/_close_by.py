@@ -133,8 +133,11 @@ def _alternatives(rule: Rule) -> Iterator[CloseBy]:
         bound = [_bound_in(rule, block) for block in blocks]
         for name in dict.fromkeys(name for each in bound for name in each):
             for each in _either(rule, [each[name] for each in bound if name in each]):
-                if not _OF_LENGTHS.search(name) and not any(asks_for_device(rule.code(test)) for test in tests):
-                    yield each
+                # if self.useCuda: x = torch.FloatTensor(x).cuda() else: x = torch.FloatTensor(x)
+                codes = [rule.code(test) for test in tests]
+                if _OF_LENGTHS.search(name) or any(asks_for_device(c) or "cuda" in c.lower() for c in codes):
+                    continue
+                yield each
 
 
 def _either(rule: Rule, cases: list[list[cst.BaseExpression]]) -> Iterator[CloseBy]:

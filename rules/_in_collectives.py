@@ -11,7 +11,7 @@ from typing import NamedTuple
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import called_name, names_bound
+from devlint.flow.names import called_name, dotted, names_bound
 from devlint.flow.scope import Function
 from devlint.flow.value import LIST, TENSOR, THING, TUPLE, UNKNOWN_KIND
 from devlint.rule import Rule
@@ -67,8 +67,18 @@ def collected(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Coll
                         other = operand
                 for made in factories if other is not None else ():
                     assert other is not None
-                    if not is_moved(rule, function, made) and not is_dead(rule, call):
+                    if not is_moved(rule, function, made) and not _is_brought(rule, function, operand, call):
                         yield Collected(made, call, other if other is not operand else None)
+
+
+def _is_brought(rule: Rule, function: Function, operand: cst.BaseExpression, call: cst.Call) -> bool:
+    """``if backend == "nccl": rows = [row.cuda() for row in rows]``"""
+    return is_dead(rule, call) or any(
+        isinstance(node, cst.Assign)
+        and dotted(operand) in {dotted(target.target) for target in node.targets}
+        and re.search(r"\.(to|cuda)\(", rule.code(node.value)) is not None
+        for node in tree.walk(function.node.body)
+    )
 
 
 def _operands(rule: Rule, call: cst.Call) -> list[cst.BaseExpression]:

@@ -73,8 +73,7 @@ def _told(rule: Rule, function: Function, call: cst.Call) -> str | None:
     """The device that a call is told, as code."""
     for arg in call.args:
         if arg.keyword is not None and arg.keyword.value == "device":
-            code = rule.code(arg.value)
-            return None if code == "None" or code[:1] in "\"'" else code
+            return _named(rule, arg.value)
         if arg.star == "**" and isinstance(arg.value, cst.Name):
             given = _options(rule, function, arg.value.value)
             if given is not None:
@@ -90,12 +89,18 @@ def _options(rule: Rule, function: Function, name: str) -> str | None:
         if isinstance(node.value, cst.Dict):
             for item in node.value.elements:
                 if isinstance(item, cst.DictElement) and rule.code(item.key).strip("\"'") == "device":
-                    return rule.code(item.value)
+                    return _named(rule, item.value)
         elif isinstance(node.value, cst.Call) and dotted(node.value.func) == "dict":
             for arg in node.value.args:
                 if arg.keyword is not None and arg.keyword.value == "device":
-                    return rule.code(arg.value)
+                    return _named(rule, arg.value)
     return None
+
+
+def _named(rule: Rule, device: cst.BaseExpression) -> str | None:
+    """The code of a device; nothing for one that is written down, or is none."""
+    code = rule.code(device)
+    return None if code == "None" or code[:1] in "\"'" else code
 
 
 def _moves_all(rule: Rule, function: Function) -> bool:
