@@ -34,10 +34,11 @@ def beside_told_layers(rule: Rule) -> Iterator[Beside]:
     """The layers, parameters and buffers that are told nothing, where the others of the same function are."""
     if rule.in_tests or "device" not in rule.source.text:
         return
+    telling = {rule.flow.function(call) for call in rule.source.nodes_of(cst.Call) if _may_tell(call)}
     made: dict[Function, list[cst.Call]] = {}
-    for call in rule.source.nodes_of(cst.Call):
+    for call in rule.source.nodes_of(cst.Call) if telling else ():
         function = rule.flow.function(call)
-        if function is not None and _is_layer(rule, call):
+        if function is not None and function in telling and _is_layer(rule, call):
             made.setdefault(function, []).append(call)
     for function, calls in made.items():
         told = {call: code for call in calls if (code := _told(rule, function, call)) is not None}
@@ -53,6 +54,10 @@ def beside_told_layers(rule: Rule) -> Iterator[Beside]:
             beside = next((each for each in told if called_name(each) == called_name(call)), next(iter(told)))
             if len(told) > 1 or called_name(beside) == called_name(call):
                 yield Beside(call, beside, device)
+
+
+def _may_tell(call: cst.Call) -> bool:
+    return any(arg.star == "**" or (arg.keyword is not None and arg.keyword.value == "device") for arg in call.args)
 
 
 def _is_layer(rule: Rule, call: cst.Call) -> bool:
