@@ -192,6 +192,8 @@ class DiscardedMove(Rule):
         there = move is not None and move.target.is_there and move.value.place.is_there
         if move is not None and there and relation(move.value.place, move.target) != DIFFERENT:
             return False  # self.register_buffer("table", table); self.table.to(x.device)   follows the module anyway
+        if move is not None and move.value.place.is_there and move.target.kind == "param":
+            return False  # y = self.conv(x); y.to(x.device)   is where its input is
         function = self.flow.function(call)
         of_module = move is not None and move.value.ref in ("parameter", "buffer")
         if of_module and function is not None and function.role == CONSTRUCTOR and dotted(receiver).startswith("self."):
