@@ -55,9 +55,11 @@ class HalfMovedObject(Rule):
     No fix is offered.
 
     ## Limits
-    In the nursery: some parts are for the host alone, and nothing in the class says so. Silent for single numbers,
-    which mix with tensors anywhere, for lengths where no other lengths are moved, for what the file moves or reads on
-    the host elsewhere (`batch.rows.numpy()`), and where the method goes through attributes by their names.
+    In the nursery: some parts are for the host alone, and nothing in the class says so. Of ten findings in a thousand
+    files that move things by hand, one reader held three for true and three for wrong, which is mended. Silent for
+    single numbers, which mix with tensors anywhere, for lengths where no other lengths are moved, for what the file
+    moves or reads on the host elsewhere (`batch.rows.numpy()`), and where the method goes through attributes by their
+    names.
 
     ## References
     - [torch.Tensor.to](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html)
