@@ -90,8 +90,8 @@ class CreateThenMove(Rule):
     once more.
 
     Tentative is what is computed on the host of nothing but such results and numbers, and copied then
-    (`(torch.rand(n, 1) < 0.5).repeat(1, 64).to(x.device)`): one reader opened twenty such findings, and
-    all were true.
+    (`(torch.rand(n, 1) < 0.5).repeat(1, 64).to(x.device)`): twenty such findings were opened, and all were
+    true.
 
     Tentative, too, and kept back unless that is selected: what happens once (in constructors, in the main code outside
     of loops, once an epoch, in what a module or a table keeps); under a flag that is off by default and that nothing in
