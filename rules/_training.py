@@ -69,7 +69,10 @@ class Bodies:
         self.source = flow.source
         self.found: dict[Function | None, Body] = {}
         for call in self.source.nodes_of(cst.Call):
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in _BACKWARD:
+            if not isinstance(call.func, cst.Attribute) or call.func.attr.value not in _BACKWARD:
+                continue
+            # u, log_det = flow.backward(u): what autograd does gives nothing
+            if not isinstance(self.source.parents.get(call), cst.Assign):
                 self._body(flow.function(call)).backwards.append(_backward(call))
         for function in flow.scope.functions.values():
             if function.name == "training_step" and function.cls is not None:

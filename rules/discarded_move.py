@@ -315,14 +315,34 @@ class DiscardedMove(Rule):
         """``x.to(device); self.net(x)``, of an object that never moves its net: that may be on the host as well."""
         call = self._call_of(read)
         path = dotted(call.func) if call is not None else ""
-        if call is None or not path.startswith("self.") or self.flow.value(call.func).place.is_there:
+        if call is None or self.flow.value(call.func).place.is_there:
             return False
         function = self.flow.function(call)
-        if function is None or function.cls is None or function.cls.is_module or not MODEL_NAME.search(last_word(path)):
+        if isinstance(call.func, cst.Name) and function is not None:
+            return self._is_built_here(function, path)
+        if (
+            not path.startswith("self.")
+            or function is None
+            or function.cls is None
+            or function.cls.is_module
+            or not MODEL_NAME.search(last_word(path))
+        ):
             return False
         own = rf"(?<![\w.]){re.escape(path)}\b"
         moved = re.compile(rf"{own}(\.\w+\([^()]*\))*\.(to|cuda)\(|{own}\s*=[^\n]*(\.(to|cuda)\(|device)")
         return not any(moved.search(self.code(each.node)) for each in function.cls.lineage if each.home is self.flow)
+
+    def _is_built_here(self, function: Function, name: str) -> bool:
+        """``layer = Layer(4); x.to(device); layer(x)``, of a layer that the function builds and never moves."""
+        built = [
+            node.value
+            for node in tree.walk(function.node.body)
+            if isinstance(node, cst.Assign) and name in names_bound(*(target.target for target in node.targets))
+        ]
+        own = rf"(?<![\w.]){re.escape(name)}\b"
+        moved = re.compile(rf"{own}(\.\w+\([^()]*\))*\.(to|cuda)\(|{own}\s*=[^\n]*(\.(to|cuda)\(|device)")
+        made = len(built) == 1 and isinstance(built[0], cst.Call) and last_word(dotted(built[0].func))[:1].isupper()
+        return made and moved.search(self.code(function.node)) is None
 
     def _is_elsewhere(self, call: cst.Call, move: Move | None) -> bool:
         """Whether it is known not to be there; else callers, or what it is made of, may have put it there."""
