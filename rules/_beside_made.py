@@ -58,7 +58,8 @@ def beside_made(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Be
 def beside_plain(rule: Rule) -> Iterator[BesideMade]:
     """What is made on the host by what takes no device, ``torch.cat([torch.Tensor([0]), torch.cumsum(x, 0)])``, or
     drawn from distributions there: ``x + self.noise.sample(x.shape)``."""
-    yield from beside_made(rule, lambda call: rule.flow.name_of(call) in table.HOST_FACTORIES)
+    if rule.flow.calls(*table.HOST_FACTORIES):
+        yield from beside_made(rule, lambda call: rule.flow.name_of(call) in table.HOST_FACTORIES)
     if "sample(" in rule.source.text and "istributions" in rule.source.text:
         drawn = Drawn(rule)
         yield from _found(rule, lambda function, _, operand: drawn.of(function, operand), anywhere=True)

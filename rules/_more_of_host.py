@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import libcst as cst
 
+from devlint.flow import torch_table as table
 from devlint.flow.names import called_name
 from devlint.rule import Rule
 from devlint.rules._beside_made import beside_made
@@ -27,6 +28,8 @@ class MadeOnHost(NamedTuple):
 
 def more_of_host(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[MadeOnHost]:
     """The factories of all these kinds; ``is_meant`` judges which are on the host for want of ``device=``."""
+    if not rule.flow.calls(*table.FACTORIES, *table.HOST_FACTORIES):
+        return
     for met in beside_made(rule, is_meant):
         other = short(rule.code(met.other))
         yield MadeOnHost(met.factory, f"it meets `{other}`, wherever that is", met.node, "they meet here")

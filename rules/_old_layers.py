@@ -53,6 +53,7 @@ def after_old_layers(rule: Rule) -> Iterator[After]:
     if _SPEAKS.search(rule.source.text) is None or rule.in_tests:
         return
     said: set[tuple[Function, str]] = set()
+    known: dict[Function, _Sizes] = {}
     for call in rule.source.nodes_of(cst.Call):
         function = rule.flow.function(call)
         if function is None or function.role == HOST_SIDE or not call.args:
@@ -60,7 +61,7 @@ def after_old_layers(rule: Rule) -> Iterator[After]:
         what = _made(rule, call)
         if what is None or _is_told_place(rule, call) or any(_is_tensor(arg.value) for arg in call.args):
             continue
-        sizes = _Sizes(rule, function)
+        sizes = known.get(function) or known.setdefault(function, _Sizes(rule, function))
         asked = sizes.of(call)
         for old in sorted(asked):
             if (function, old) in said or not _fits(rule, function, call, old, asked[old], sizes):
