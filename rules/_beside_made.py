@@ -24,6 +24,7 @@ from devlint.rules._derived import Derived
 from devlint.rules._drawn import Drawn
 from devlint.rules._followed import is_for_host, is_from_host
 from devlint.rules._likeness import operations
+from devlint.rules._made import made_on_host
 from devlint.rules._meetings import (
     is_dead,
     is_of_host,
@@ -157,10 +158,7 @@ def _made(rule: Rule, function: Function, node: cst.CSTNode, operand: cst.BaseEx
     value = rule.flow.value(operand)
     if isinstance(node, cst.AugAssign) and node.target is operand:
         return _made_before(rule, function, operand) if isinstance(operand, cst.Name) else None
-    if value.kind != TENSOR or not value.place.is_host or value.attr is not None or value.zero is not False:
-        return None
-    made = value.origin
-    return made if isinstance(made, cst.Call) and rule.flow.function(made) is function else None
+    return made_on_host(rule, function, operand) if value.zero is False and value.attr is None else None
 
 
 def _made_before(rule: Rule, function: Function, name: cst.Name) -> cst.Call | None:
@@ -237,7 +235,7 @@ def is_tensor(rule: Rule, function: Function, name: str) -> bool:
         return False
     if is_tensor_annotation(param.annotation) or name in function.documented or rule.flow.value(param).is_tensor:
         return True
-    if param.annotation is not None and set(annotation_names(param.annotation.annotation)) & _PLAIN:
+    if param.annotation is not None and set(annotation_names(param.annotation.annotation)) & PLAIN:
         return False
     if not _OF_TENSORS.isdisjoint(function.attributes.get(name, ())):
         return True
@@ -245,7 +243,8 @@ def is_tensor(rule: Rule, function: Function, name: str) -> bool:
     return cls is not None and cls.is_module and function.name == "forward"
 
 
-_PLAIN = frozenset({"int", "float", "str", "bool", "dict", "Dict", "Callable"})
+#: Annotations of what is no tensor.
+PLAIN = frozenset({"int", "float", "str", "bool", "dict", "Dict", "Callable"})
 _OF_TENSORS = (frozenset(table.METHODS) | {"shape", "device", "ndim", "grad"}) - frozenset(
     "copy count index update get items keys values mean sum min max all any format split replace sort repeat "
     "item".split()

@@ -12,6 +12,7 @@ from devlint import tree
 from devlint.flow.names import names_bound, target_names
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._made import is_use
 from devlint.rules._portability import SPEAKS_OF_CUDA, Surroundings, leaves
 
 _ASKS = re.compile(
@@ -83,10 +84,11 @@ def _reads(rule: Rule, around: Surroundings, function: Function, name: str, bran
         if node in inside:
             continue
         above = rule.parent(node)
-        is_other = (isinstance(above, cst.Attribute) and above.attr is node) or (
-            isinstance(above, cst.Arg) and above.keyword is node
-        )
-        if is_other or not rule.source.comes_before(branch, node) or rule.flow.function(node) is not function:
+        if (
+            not is_use(rule, node)
+            or not rule.source.comes_before(branch, node)
+            or rule.flow.function(node) is not function
+        ):
             continue
         if isinstance(above, cst.AssignTarget | cst.Del) or around.guard(node, SPEAKS_OF_CUDA) is not None:
             return

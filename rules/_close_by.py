@@ -23,6 +23,7 @@ from devlint.flow.value import DATA, NONE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._followed import is_moved
 from devlint.rules._likeness import operations
+from devlint.rules._made import made_on_host
 from devlint.rules._meetings import is_dead, is_of_host, runs_on_host
 from devlint.rules._moves import short
 from devlint.rules._switches import tests_above
@@ -438,10 +439,9 @@ def _made_here(rule: Rule, node: cst.BaseExpression) -> cst.Call | None:
 
 def _made(rule: Rule, node: cst.BaseExpression) -> cst.Call | None:
     value = rule.flow.value(node)
-    if value.kind != TENSOR or not value.place.is_host or value.zero is not False or value.attr is not None:
+    if value.zero is not False or value.attr is not None:
         return None
-    made = value.origin
-    return made if isinstance(made, cst.Call) and rule.flow.function(made) is rule.flow.function(node) else None
+    return made_on_host(rule, rule.flow.function(node), node)
 
 
 def _is_there(rule: Rule, node: cst.BaseExpression) -> bool:

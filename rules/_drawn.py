@@ -36,12 +36,9 @@ def is_distribution(rule: Rule, call: cst.Call) -> bool:
     )
 
 
-def _stored(cls: Class, name: str) -> list[cst.BaseExpression | None]:
-    return [
-        statement.value if isinstance(statement, cst.Assign | cst.AnnAssign) else None
-        for owner in cls.lineage
-        for statement, _, _ in owner.stores.get(name, ())
-    ]
+def _stored(rule: Rule, cls: Class, name: str) -> list[cst.BaseExpression | None]:
+    statements = (statement for statement, _ in rule.flow.stores(cls, name))
+    return [each.value if isinstance(each, cst.Assign | cst.AnnAssign) else None for each in statements]
 
 
 def _made(rule: Rule, node: cst.Call, holder: cst.BaseExpression) -> cst.Call | None:
@@ -51,7 +48,7 @@ def _made(rule: Rule, node: cst.Call, holder: cst.BaseExpression) -> cst.Call | 
     path, function = dotted(holder), rule.flow.function(node)
     if path.startswith("self."):
         cls = function.cls if function is not None else None
-        values = _stored(cls, path[5:]) if cls is not None else []
+        values = _stored(rule, cls, path[5:]) if cls is not None else []
         # self.noise.loc = self.noise.loc.to(device)
         if any(dotted(each.target).startswith(f"{path}.") for each in rule.source.nodes_of(cst.AssignTarget)):
             return None
@@ -84,7 +81,7 @@ def _is_number(rule: Rule, function: Function | None, node: cst.BaseExpression) 
             return rule.flow.value(node).place.is_host
         return dotted(node.func) in ("float", "int") or rule.flow.name_of(node).startswith("math.")
     if isinstance(node, cst.Attribute) and dotted(node).startswith("self.") and function is not None:
-        values = _stored(function.cls, node.attr.value) if function.cls is not None else []
+        values = _stored(rule, function.cls, node.attr.value) if function.cls is not None else []
         # self.std = std, of the same constructor
         return len(values) == 1 and values[0] is not None and _is_number(rule, function, values[0])
     if isinstance(node, cst.Name) and function is not None:

@@ -14,13 +14,13 @@ from devlint.flow.place import UNKNOWN_PLACE
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
 from devlint.flow.value import LIKE_TENSOR, TENSOR
 from devlint.rule import Rule
+from devlint.rules._beside_made import PLAIN
 from devlint.rules._companions import is_brought_by_callers
 from devlint.rules._derived import Derived
 from devlint.rules._followed import is_for_host, is_from_host
+from devlint.rules._made import made_on_host
 from devlint.rules._meetings import is_dead, is_of_host, may_be_handed_there, runs_on_host
 from devlint.rules._switches import tests_above
-
-_PLAIN = frozenset({"int", "float", "str", "bool", "dict", "Dict", "Callable"})
 
 
 class GivenEither(NamedTuple):
@@ -63,10 +63,7 @@ def _parts(node: cst.Return) -> list[cst.BaseExpression]:
 
 def _made(rule: Rule, function: Function, node: cst.BaseExpression) -> cst.Call | None:
     value = rule.flow.value(node)
-    if value.kind != TENSOR or not value.place.is_host or value.zero is True or value.attr is not None:
-        return None
-    made = value.origin
-    return made if isinstance(made, cst.Call) and rule.flow.function(made) is function else None
+    return made_on_host(rule, function, node) if value.zero is not True and value.attr is None else None
 
 
 def _is_computed(rule: Rule, function: Function, derived: Derived, node: cst.BaseExpression) -> bool:
@@ -86,7 +83,7 @@ def _is_computed(rule: Rule, function: Function, derived: Derived, node: cst.Bas
 def _is_plain(function: Function, name: str) -> bool:
     param = function.param(name)
     annotation = param.annotation if param is not None else None
-    return annotation is not None and not _PLAIN.isdisjoint(annotation_names(annotation.annotation))
+    return annotation is not None and not PLAIN.isdisjoint(annotation_names(annotation.annotation))
 
 
 def _is_without_input(rule: Rule, nodes: tuple[cst.CSTNode, ...], roots: frozenset[str]) -> bool:

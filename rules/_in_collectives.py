@@ -16,6 +16,7 @@ from devlint.flow.scope import Function
 from devlint.flow.value import LIST, TENSOR, THING, TUPLE, UNKNOWN_KIND
 from devlint.rule import Rule
 from devlint.rules._followed import is_moved
+from devlint.rules._made import made_on_host
 from devlint.rules._meetings import is_dead, runs_on_host
 
 #: How many of the first arguments are tensors, or lists of them.
@@ -67,13 +68,14 @@ def collected(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Coll
                         other = operand
                 for made in factories if other is not None else ():
                     assert other is not None
-                    if not is_moved(rule, function, made) and not _is_brought(rule, function, operand, call):
+                    is_brought = is_moved(rule, function, made) or _is_brought(rule, function, operand)
+                    if not is_brought and not is_dead(rule, call):
                         yield Collected(made, call, other if other is not operand else None)
 
 
-def _is_brought(rule: Rule, function: Function, operand: cst.BaseExpression, call: cst.Call) -> bool:
+def _is_brought(rule: Rule, function: Function, operand: cst.BaseExpression) -> bool:
     """``if backend == "nccl": rows = [row.cuda() for row in rows]``"""
-    return is_dead(rule, call) or any(
+    return any(
         isinstance(node, cst.Assign)
         and dotted(operand) in {dotted(target.target) for target in node.targets}
         and re.search(r"\.(to|cuda)\(", rule.code(node.value)) is not None
@@ -136,7 +138,6 @@ def _made(
     elif isinstance(node, cst.BinaryOperation):  # [torch.zeros(3)] * n
         yield from _made(rule, function, node.left, seen) if isinstance(node.left, cst.List) else ()
     elif isinstance(node, cst.Call):
-        known = rule.flow.value(node)
-        made = known.origin
-        if known.kind == TENSOR and known.place.is_host and isinstance(made, cst.Call) and rule.flow.factory(made):
-            yield from (made,) if rule.flow.function(made) is function else ()
+        made = made_on_host(rule, function, node)
+        if made is not None and rule.flow.factory(made):
+            yield made

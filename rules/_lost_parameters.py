@@ -10,6 +10,7 @@ from devlint import tree
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._made import is_use
 from devlint.rules._portability import is_device_name
 
 _KIND = re.compile(r"""["'](?:cuda|cpu|mps|xpu|npu)(?::\d+)?["']|torch\.device\(|is_available\(""")
@@ -31,7 +32,7 @@ def _unread(rule: Rule, function: Function, param: cst.Param) -> None:
     """``def load(self, device): device = "cuda"``"""
     body, name = function.node.body, param.name.value
     for line in body.body if isinstance(body, cst.IndentedBlock) else ():
-        mentions = [node for node in tree.named(line, name) if not _is_other(rule, node)]
+        mentions = [node for node in tree.named(line, name) if is_use(rule, node)]
         if not mentions:
             continue
         small = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
@@ -61,11 +62,3 @@ def _without_index(rule: Rule, function: Function, name: str) -> None:
             if _FIRST.fullmatch(code) and asked.fullmatch(rule.code(branch.test)):
                 note = rule.note(branch.test, "it may be any of them here")
                 rule.report(assign.value, f"this is one GPU, whatever index `{name}` has", notes=[note], tentative=True)
-
-
-def _is_other(rule: Rule, node: cst.Name) -> bool:
-    """``torch.device``, and ``device=`` of an argument."""
-    above = rule.parent(node)
-    return (isinstance(above, cst.Attribute) and above.attr is node) or (
-        isinstance(above, cst.Arg) and above.keyword is node
-    )

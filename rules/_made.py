@@ -11,7 +11,8 @@ from devlint.flow import Flow
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted
-from devlint.flow.value import DTYPE
+from devlint.flow.scope import Function
+from devlint.flow.value import DTYPE, TENSOR
 from devlint.flow.waiting import bound_to
 from devlint.rule import Rule
 from devlint.rules._training import is_inside
@@ -71,6 +72,14 @@ def head(flow: Flow, node: cst.BaseExpression) -> tuple[cst.BaseExpression | Non
             node = node.func.value
         else:
             return None, False
+
+
+def made_on_host(rule: Rule, function: Function | None, node: cst.BaseExpression) -> cst.Call | None:
+    """The call of a function that has made, on the host, the tensor that an expression is."""
+    value = rule.flow.value(node)
+    made = value.origin
+    is_made = value.kind == TENSOR and value.place.is_host and isinstance(made, cst.Call)
+    return made if is_made and isinstance(made, cst.Call) and rule.flow.function(made) is function else None
 
 
 def factory_draws(flow: Flow, call: cst.Call) -> bool | None:

@@ -35,7 +35,8 @@ _LAYER_TYPE = re.compile(r"Linear|Conv")
 _LAYER_CLASS = re.compile(r"(Linear|Conv(Transpose)?\d?[dD]?|Embedding|Norm\d?[dD]?|LoRA\w*|Lora\w*)$")
 _MOVES = frozenset("to cuda to_empty npu xpu mps type_as".split())
 _MAY_MOVE = re.compile(r"(^|_)(to|move|put|place|prepare|dispatch|distribute|device|cuda|gpu|shard)(_|$)", re.I)
-_CONTEXT = re.compile(r"device|meta|init_empty|no_init", re.I)
+#: Contexts in which things are made elsewhere: `with torch.device("meta"):`.
+CONTEXT = re.compile(r"device|meta|init_empty|no_init", re.I)
 _ELSEWHERE = re.compile(r"\bdevice\b|cuda|get_device|\.is_cuda")
 _OF_TENSORS = frozenset("weight bias data x input inputs output outputs hidden_states mask".split())
 
@@ -127,7 +128,7 @@ def _is_told_place(rule: Rule, call: cst.Call) -> bool:
     while above is not None and not isinstance(above, cst.FunctionDef):
         if isinstance(above, cst.Attribute) and above.value is node and above.attr.value in _MOVES:
             return True
-        if isinstance(above, cst.With) and any(_CONTEXT.search(rule.code(item.item)) for item in above.items):
+        if isinstance(above, cst.With) and any(CONTEXT.search(rule.code(item.item)) for item in above.items):
             return True
         if isinstance(above, cst.Arg) and _MAY_MOVE.search(called_name(rule.enclosing(above, cst.Call))):
             return True

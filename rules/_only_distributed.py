@@ -14,6 +14,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._loose_tests import WHICH_PROCESS
 from devlint.rules._order_of_runs import excludes
+from devlint.rules._switches import lines_above
 
 #: Tests that ask whether there are several.
 SEVERAL = re.compile(
@@ -129,6 +130,13 @@ def _is_asked(rule: Rule, node: cst.CSTNode, bound: Bound) -> bool:
     """Whether a test, an exit or a handler around, or any in the function about that name, says there are several."""
     words = set() if bound.test is bound.value else set(tree.words(bound.test).split())
     words -= {"args", "self", "torch", "cuda", "opt", "cfg", "config", "not"}
+    for line in lines_above(rule, node):
+        if isinstance(line, cst.If) and _leaves(line) and _tells(rule, line.test, words):
+            return True
+        if isinstance(line, cst.SimpleStatementLine) and any(
+            isinstance(small, cst.Assert) and _tells(rule, small.test, words) for small in line.body
+        ):
+            return True
     child, above = node, rule.parent(node)
     while above is not None:
         if isinstance(above, cst.If | cst.IfExp | cst.While) and child is not above.test:
@@ -138,16 +146,6 @@ def _is_asked(rule: Rule, node: cst.CSTNode, bound: Bound) -> bool:
             isinstance(above, cst.BooleanOperation) and child is above.right and _tells(rule, above.left, words)
         ) or isinstance(above, cst.Try):
             return True
-        elif isinstance(above, cst.IndentedBlock | cst.Module):
-            for line in above.body:
-                if line is child:
-                    break
-                if isinstance(line, cst.If) and _leaves(line) and _tells(rule, line.test, words):
-                    return True
-                if isinstance(line, cst.SimpleStatementLine) and any(
-                    isinstance(small, cst.Assert) and _tells(rule, small.test, words) for small in line.body
-                ):
-                    return True
         elif isinstance(above, cst.FunctionDef):
             return SEVERAL.search(above.name.value) is not None
         child, above = above, rule.parent(above)

@@ -10,6 +10,7 @@ from devlint import tree
 from devlint.flow.names import dotted
 from devlint.flow.scope import Function
 from devlint.rule import Rule
+from devlint.rules._switches import lines_above
 
 
 def device_of_none(rule: Rule) -> Iterator[tuple[cst.Attribute, cst.CSTNode]]:
@@ -61,14 +62,10 @@ def _is_asked(rule: Rule, node: cst.CSTNode, name: str) -> bool:
             return True  # if mask is None: mask = torch.ones(n, device=ids.device)   may go with it
         if isinstance(above, cst.BooleanOperation):
             return True
-        if isinstance(above, cst.IndentedBlock):
-            for line in above.body:
-                if line is child:
-                    break
-                ends = isinstance(line, cst.If) and any(
-                    isinstance(each, cst.Raise | cst.Return) for each in tree.walk(line.body)
-                )
-                if ends and isinstance(line, cst.If) and tree.named(line.test, name) and _asked(rule, line) == name:
-                    return True
         child, above = above, rule.parent(above)
-    return False
+    return any(
+        isinstance(line, cst.If)
+        and any(isinstance(each, cst.Raise | cst.Return) for each in tree.walk(line.body))
+        and _asked(rule, line) == name
+        for line in lines_above(rule, node)
+    )

@@ -193,17 +193,12 @@ class Surroundings:
     @cached_property
     def demands_cuda(self) -> bool:
         """Whether the file says that it is for CUDA: by its name, by an exit, or by what it sets up or imports."""
-        # what a process does for all of its work
-        if any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device")):
-            return True
-        return self.is_set_up_for_cuda
+        return self._sets_device or self.is_set_up_for_cuda
 
     @cached_property
     def demands_cuda_closely(self) -> bool:
         """The same, but for what is asked of one way to run alone: ``if ddp: assert torch.cuda.is_available()``."""
-        if any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device")):
-            return True
-        return self._is_set_up(closely=True)
+        return self._sets_device or self._is_set_up(closely=True)
 
     @cached_property
     def is_set_up_for_cuda(self) -> bool:
@@ -213,9 +208,12 @@ class Surroundings:
     @cached_property
     def demands_cuda_apart_from_imports(self) -> bool:
         """The same, whatever it imports: ``import triton`` works where there is no CUDA."""
-        if any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device")):
-            return True
-        return self._is_set_up(imports=False)
+        return self._sets_device or self._is_set_up(imports=False)
+
+    @cached_property
+    def _sets_device(self) -> bool:
+        """Whether the file sets the current device whatever there is, which a process does for all of its work."""
+        return any(self.guard(call) is None for call in self.flow.calls("torch.cuda.set_device"))
 
     def _is_set_up(self, *, closely: bool = False, imports: bool = True) -> bool:
         name = self.source.path.replace("\\", "/").rpartition("/")[2]

@@ -30,7 +30,7 @@ def split_from(node: cst.BaseExpression) -> cst.BaseExpression | None:
 
 def joined_from(node: cst.BaseExpression) -> cst.BaseExpression | None:
     """``gpus`` of ``",".join(map(str, gpus))`` and of ``",".join(str(gpu) for gpu in gpus)``."""
-    if called_name_is(node, "join") and isinstance(node, cst.Call) and len(node.args) == 1:
+    if isinstance(node, cst.Call) and called_name(node) == "join" and len(node.args) == 1:
         given = node.args[0].value
         if isinstance(given, cst.ListComp | cst.GeneratorExp) and not given.for_in.inner_for_in:
             return _told(given.for_in.iter) if not given.for_in.ifs else None
@@ -38,10 +38,6 @@ def joined_from(node: cst.BaseExpression) -> cst.BaseExpression | None:
             return _told(given.args[1].value)
         return _told(given)
     return None
-
-
-def called_name_is(node: cst.BaseExpression, name: str) -> bool:
-    return isinstance(node, cst.Call) and called_name(node) == name
 
 
 def _told(node: cst.BaseExpression) -> cst.BaseExpression | None:

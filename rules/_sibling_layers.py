@@ -15,10 +15,9 @@ from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
-from devlint.rules._old_layers import is_kept
+from devlint.rules._old_layers import CONTEXT, is_kept
 
 _MOVES = frozenset("to cuda to_empty".split())
-_CONTEXT = re.compile(r"device|meta|init_empty|no_init", re.I)
 _DEVICE = re.compile(r"device|cuda", re.I)
 
 
@@ -131,7 +130,7 @@ def _is_free(rule: Rule, call: cst.Call, device: str) -> bool:
     while above is not None and not isinstance(above, cst.FunctionDef):
         if isinstance(above, cst.Attribute) and above.value is node and above.attr.value in _MOVES:
             return False
-        if isinstance(above, cst.With) and any(_CONTEXT.search(rule.code(item.item)) for item in above.items):
+        if isinstance(above, cst.With) and any(CONTEXT.search(rule.code(item.item)) for item in above.items):
             return False
         if isinstance(above, cst.If) and _DEVICE.search(rule.code(above.test)):
             return False  # if device is None: self.a = nn.Linear(n, n)

@@ -33,6 +33,18 @@ def tests_above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression,
     return found
 
 
+def lines_above(rule: Rule, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The statements before a node in the block that it stands in, and in those around that, up to its function."""
+    child, above = node, rule.parent(node)
+    while above is not None and not isinstance(child, cst.FunctionDef):
+        if isinstance(above, cst.IndentedBlock | cst.Module):
+            for line in above.body:
+                if line is child:
+                    break
+                yield line
+        child, above = above, rule.parent(above)
+
+
 def is_switched_off(
     rule: Rule, node: cst.CSTNode, *, default: bool = False, parameters: bool = False, seen: frozenset[Function] = _NONE
 ) -> bool:
@@ -152,15 +164,9 @@ def _all_asked(test: cst.BaseExpression) -> list[cst.BaseExpression]:
 
 def _left_before(rule: Rule, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
     """The tests that end a function above a node where they hold: `if self.rate == 0: return x`."""
-    child, above = node, rule.parent(node)
-    while above is not None and not isinstance(child, cst.FunctionDef):
-        if isinstance(above, cst.IndentedBlock):
-            for statement in above.body:
-                if statement is child:
-                    break
-                if isinstance(statement, cst.If) and statement.orelse is None and leaves(statement.body.body[-1]):
-                    yield statement.test
-        child, above = above, rule.parent(above)
+    for line in lines_above(rule, node):
+        if isinstance(line, cst.If) and line.orelse is None and leaves(line.body.body[-1]):
+            yield line.test
 
 
 def _options(test: cst.BaseExpression, holds: bool) -> Iterator[str]:

@@ -9,9 +9,10 @@ import libcst as cst
 
 from devlint.flow.hypothesis import MODEL_NAME
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Function
-from devlint.flow.value import MODULE, TENSOR
+from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._exports import is_of_export
+from devlint.rules._made import made_on_host
 from devlint.rules._meetings import calls_of, is_dead, runs_on_host
 
 
@@ -30,11 +31,8 @@ def tried_with(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Tri
         if function is None or not isinstance(call.func, cst.Name) or not _is_handed_in(rule, function, call.func):
             continue
         for arg in call.args:
-            value = rule.flow.value(arg.value)
-            made = value.origin
-            if value.kind != TENSOR or not value.place.is_host or value.zero is True or not isinstance(made, cst.Call):
-                continue
-            if rule.flow.function(made) is not function or not is_meant(made):
+            made = made_on_host(rule, function, arg.value)
+            if made is None or rule.flow.value(arg.value).zero is True or not is_meant(made):
                 continue
             if not is_dead(rule, call) and not is_of_export(rule, call) and not _is_for_builders(rule, function):
                 yield TriedWith(made, call)

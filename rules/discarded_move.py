@@ -328,8 +328,7 @@ class DiscardedMove(Rule):
             or not MODEL_NAME.search(last_word(path))
         ):
             return False
-        own = rf"(?<![\w.]){re.escape(path)}\b"
-        moved = re.compile(rf"{own}(\.\w+\([^()]*\))*\.(to|cuda)\(|{own}\s*=[^\n]*(\.(to|cuda)\(|device)")
+        moved = _moves_of(path)
         return not any(moved.search(self.code(each.node)) for each in function.cls.lineage if each.home is self.flow)
 
     def _is_built_here(self, function: Function, name: str) -> bool:
@@ -339,10 +338,8 @@ class DiscardedMove(Rule):
             for node in tree.walk(function.node.body)
             if isinstance(node, cst.Assign) and name in names_bound(*(target.target for target in node.targets))
         ]
-        own = rf"(?<![\w.]){re.escape(name)}\b"
-        moved = re.compile(rf"{own}(\.\w+\([^()]*\))*\.(to|cuda)\(|{own}\s*=[^\n]*(\.(to|cuda)\(|device)")
         made = len(built) == 1 and isinstance(built[0], cst.Call) and last_word(dotted(built[0].func))[:1].isupper()
-        return made and moved.search(self.code(function.node)) is None
+        return made and _moves_of(name).search(self.code(function.node)) is None
 
     def _is_elsewhere(self, call: cst.Call, move: Move | None) -> bool:
         """Whether it is known not to be there; else callers, or what it is made of, may have put it there."""
@@ -601,6 +598,12 @@ class DiscardedMove(Rule):
                     return False  # for t in tensors: t = t.to(device)  leaves the list as it was
             above = self.parent(above)
         return True
+
+
+def _moves_of(path: str) -> re.Pattern[str]:
+    """How code moves what a path names, or binds it to what is made somewhere: ``net.eval().cuda()``."""
+    own = rf"(?<![\w.]){re.escape(path)}\b"
+    return re.compile(rf"{own}(\.\w+\([^()]*\))*\.(to|cuda)\(|{own}\s*=[^\n]*(\.(to|cuda)\(|device)")
 
 
 def _made_on_host(move: Move | None) -> cst.Call | None:

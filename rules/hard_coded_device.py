@@ -126,20 +126,19 @@ class HardCodedDevice(Rule):
         if "device" in self.source.text and not self.in_tests:
             self._overwritten()
             report_lost_parameters(self)
+        around = Surroundings(self)
         if "else -1" in self.source.text or "-1 if" in self.source.text:
-            around = Surroundings(self)
             for choice in self.source.nodes_of(cst.IfExp):
                 self._first_of_all(choice, around)
         if "cuda:0" in self.source.text:
-            self._index_dropped(Surroundings(self))
-        self._on_current(Surroundings(self))
+            self._index_dropped(around)
+        self._on_current(around)
         if "nccl" in self.source.text:
-            report_written_backend(self, Surroundings(self))
+            report_written_backend(self, around)
         if not any(f'"{kind}' in self.source.text or f"'{kind}" in self.source.text for kind in _KINDS) and (
             ".cuda(" not in self.source.text and "set_default_tensor_type" not in self.source.text
         ):
             return
-        around = Surroundings(self)
         reported: set[cst.BaseExpression] = set()
         for call in self.source.nodes_of(cst.Call):
             literal = self._literal(call)
