@@ -15,6 +15,7 @@ from devlint.rules._forgotten import forgotten
 from devlint.rules._given_either import given_either
 from devlint.rules._in_collectives import collected
 from devlint.rules._moves import short
+from devlint.rules._tried_with import tried_with
 
 
 class MadeOnHost(NamedTuple):
@@ -26,10 +27,19 @@ class MadeOnHost(NamedTuple):
     note: str
 
 
-def more_of_host(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[MadeOnHost]:
-    """The factories of all these kinds; ``is_meant`` judges which are on the host for want of ``device=``."""
-    if not rule.flow.calls(*table.FACTORIES, *table.HOST_FACTORIES):
-        return
+def more_of_host(
+    rule: Rule, is_meant: Callable[[cst.Call], bool], is_left: Callable[[cst.Call], bool]
+) -> Iterator[MadeOnHost]:
+    """The factories of all these kinds; ``is_meant`` judges which are on the host for want of ``device=``, ``is_left``
+    takes types of the host for such, too."""
+    if rule.flow.calls(*table.FACTORIES, *table.HOST_FACTORIES):
+        yield from _of_factories(rule, is_meant)
+    for tried in tried_with(rule, is_left):
+        why = f"it is handed to `{short(rule.code(tried.call.func))}`, wherever that is"
+        yield MadeOnHost(tried.factory, why, tried.call, "they meet here")
+
+
+def _of_factories(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[MadeOnHost]:
     for met in beside_made(rule, is_meant):
         other = short(rule.code(met.other))
         yield MadeOnHost(met.factory, f"it meets `{other}`, wherever that is", met.node, "they meet here")

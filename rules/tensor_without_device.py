@@ -25,7 +25,6 @@ from devlint.rules._optimizer_state import of_optimizers
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
-from devlint.rules._tried_with import TriedWith, tried_with
 from devlint.rules._unread_local import beside_unread_device
 
 
@@ -206,14 +205,10 @@ class TensorWithoutDevice(Rule):
             if each.factory not in reported:
                 reported.add(each.factory)
                 self._report_close_by(each)
-        for more in more_of_host(self, self._is_meant):
+        for more in more_of_host(self, self._is_meant, self._is_left):
             if more.factory not in reported:
                 reported.add(more.factory)
                 self._report_more(more)
-        for tried in tried_with(self, self._is_left):
-            if tried.factory not in reported:
-                reported.add(tried.factory)
-                self._report_tried(tried)
         if "device = " in self.source.text:
             for factory, assign in beside_unread_device(self, self._is_left):
                 if factory not in reported:
@@ -224,16 +219,6 @@ class TensorWithoutDevice(Rule):
             # torch.ones(n) * torch.arange(n) + x: said, and mended, with the other one
             if self.enclosing(companion.factory, cst.BaseSmallStatement) not in lines:
                 self._report_companion(companion)
-
-    def _report_tried(self, tried: TriedWith) -> None:
-        model = short(self.code(tried.call.func))
-        self.report(
-            tried.factory,
-            f"`{self.flow.name_of(tried.factory)}` makes this tensor on the host, and it is handed to `{model}`, "
-            "wherever that is",
-            notes=[self.note(tried.call, "they meet here")],
-            tentative=True,
-        )
 
     def _report_beside_unread(self, factory: cst.Call, assign: cst.Assign) -> None:
         name, asked = self.code(assign.targets[0].target), self.code(assign.value)
