@@ -120,7 +120,7 @@ class DebuggingLeftOn(Rule):
             if not self._is_wanted(call) and self._goes_backward(call):
                 told = f"anomaly detection is left on: {_ANOMALIES}"
                 doubtful = is_copied(self, call) or self._is_trial(call) or self._is_turned_off(call)
-                doubtful = doubtful or self._only_asks() or self._is_for_nobody(call)
+                doubtful = doubtful or self._only_asks() or self._is_for_nobody(call) or self._nothing_learns(call)
                 self.report(call, told, fix=self._drop(call), tentative=doubtful)
 
     def _is_trial(self, call: cst.Call) -> bool:
@@ -138,6 +138,17 @@ class DebuggingLeftOn(Rule):
     def _only_asks(self) -> bool:
         """Whether a file asks models without autograd, and calls nothing that trains: no gradient is checked there."""
         return _ASKING.search(self.source.text) is not None and not _TRAINING.search(self.source.text)
+
+    def _nothing_learns(self, call: cst.Call) -> bool:
+        """Whether a function turns it on, and no name that its file calls or imports goes backward.
+
+        ``def runner(rank): torch.autograd.set_detect_anomaly(True); benchmark(all_reduce, rank)``
+        """
+        if self.flow.function(call) is None:
+            return False
+        called = (last_word(dotted(each.func)) for each in self.source.nodes_of(cst.Call) if each is not call)
+        names = *called, *self.flow.scope.imports.values()
+        return not any(_BACKWARD.search(name.lower().replace("autograd", "")) for name in names)
 
     def _switches(self) -> list[tuple[cst.Call, bool]]:
         """The calls that turn anomaly detection on for good, or may turn it off."""
