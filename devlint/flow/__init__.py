@@ -59,14 +59,16 @@ __all__ = ["Flow", "Loop", "Place", "Value"]
 class Summary:
     """What calling a function gives and does.
 
-    ``constraints``: parameters whose places must coincide; ``perhaps``: on one way at least. ``moved``: parameters that
-    are modules, and where they are afterwards. ``tensors``: parameters taken to be tensors. ``captured``: what it read
-    from around it. ``gives_data``: whether it gives numpy's or Python's values on one way at least.
+    ``constraints``: parameters whose places must coincide; ``perhaps``: on one way at least. ``indexed``: parameters,
+    and those that index them. ``moved``: parameters that are modules, and where they are afterwards. ``tensors``:
+    parameters taken to be tensors. ``captured``: what it read from around it. ``gives_data``: whether it gives numpy's
+    or Python's values on one way at least.
     """
 
     returns: Value
     constraints: list[tuple[Place, Place]] = field(default_factory=list)
     perhaps: tuple[tuple[Place, Place], ...] = ()
+    indexed: tuple[tuple[str, str], ...] = ()
     moved: dict[str, Place] = field(default_factory=dict)
     tensors: frozenset[str] = frozenset()
     captured: Env = field(default_factory=dict)
@@ -460,8 +462,9 @@ class Flow:
                 result = UNKNOWN
             gives_data = any(value.is_data for value in returned)
             function.summary = Summary(
-                result, frame.constraints, tuple(frame.perhaps), frame.moved, tensors, frame.captured, gives_data
-            )
+                result, frame.constraints, tuple(frame.perhaps), tuple(frame.indexed), frame.moved, tensors,
+                frame.captured, gives_data,
+            )  # fmt: skip
             # functions made here outlive it, with the variables as it leaves them
             frame.env = self._environments[function] = self._left_to_closures(frame.merge(frame.at_return, frame.env))
             if function.cls is not None:

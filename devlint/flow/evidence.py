@@ -75,6 +75,8 @@ def read(function: Function, imports: dict[str, str]) -> None:
                     function.moves_something = function.moves_something or not _converts(node, imports)
                     if func.attr.value in table.MOVES:
                         _attributes_set(switched(func.value), function.moves)  # a module is moved in place
+                if func.attr.value in table.TENSOR_ARGUMENTS:
+                    _note_tensor_arguments(function, node, func, imports)
                 if type(func.value) is cst.Name:
                     called = methods.setdefault(func.value.value, set())
                     called.add(func.attr.value)
@@ -88,9 +90,12 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 if name:
                     head, _, rest = name.partition(".")
                     function.calls.add(imports.get(head, head) + "." + rest)
-            for arg in node.args:
+            for position, arg in enumerate(node.args):
                 if type(arg.value) is cst.Name:
                     function.passed.add(arg.value.value)
+                    if type(func) is cst.Name and not arg.star:
+                        place = arg.keyword.value if arg.keyword is not None else position
+                        function.handed_on.setdefault(arg.value.value, []).append((func.value, place))
                 elif arg.keyword is not None and arg.keyword.value == "dtype" and _is_torchs(func, imports):
                     of, _, attr = dotted(arg.value).rpartition(".")  # torch.zeros(n, dtype=x.dtype)
                     if attr == "dtype" and of:
@@ -159,6 +164,16 @@ def read(function: Function, imports: dict[str, str]) -> None:
                 stack.extend(child)
             elif type(child) is not cst.MaybeSentinel:
                 stack.append(child)
+
+
+def _note_tensor_arguments(function: Function, call: cst.Call, func: cst.Attribute, imports: dict[str, str]) -> None:
+    """``table.gather(-1, t)``: `t` is a tensor."""
+    if dotted(func.value).partition(".")[0] in imports:
+        return  # tf.gather(table, t)
+    for position in table.TENSOR_ARGUMENTS[func.attr.value]:
+        given = call.args[position] if position < len(call.args) else None
+        if given is not None and given.keyword is None and not given.star and type(given.value) is cst.Name:
+            function.called_with.add(given.value.value)
 
 
 def _converts(call: cst.Call, imports: dict[str, str]) -> bool:

@@ -139,6 +139,8 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     if kind == DATA:
         return HOST_DATA
     if kind == UNKNOWN_KIND:
+        if base.items is not None:
+            frame.note_indexed(base, indices)
         # scores[kept]: nothing that is on the host takes indices that are on a device
         there = next((i for _, i in indices if i.kind == TENSOR and i.place.is_there and i.zero is False), None)
         return Value(THING, there.place, node) if there is not None else base if base.items is not None else UNKNOWN
@@ -146,6 +148,8 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
 
 
 def _index_tensor(frame: Frame, node: cst.Subscript, base: Value, indices: list[Operand], sliced: bool) -> Value:
+    if base.place.kind == "param":
+        frame.note_indexed(base, indices)
     for index_node, index in indices:
         if index.kind == TENSOR and index.zero is False:
             frame.meet_index(node, (node.value, base), (index_node, index))

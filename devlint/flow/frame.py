@@ -128,6 +128,7 @@ class Frame:
         self.at_return: Env | None = None  # the variables as they are where the function returns
         self.constraints: list[tuple[Place, Place]] = []
         self.perhaps: dict[tuple[Place, Place], None] = {}  # the same, of branches that may not run
+        self.indexed: dict[tuple[str, str], None] = {}  # what is handed in, and is indexed by something handed in
         self.loops: list[Around] = []
         self.nested: list[Function] = []
         self.moved: dict[str, Place] = {}  # parameters that are modules, and where the function moves them
@@ -543,6 +544,14 @@ class Frame:
         elif index[1].place.kind == "fixed":
             self.beside(node, "indexing", index, base)
 
+    def note_indexed(self, base: Value, indices: Sequence[Operand]) -> None:
+        """``def pick(table, t): return table[t]``: whatever the two are, callers know."""
+        if self.dead or self.function is None or not isinstance(base.origin, cst.Param):
+            return
+        for _, index in indices:
+            if isinstance(index.origin, cst.Param):
+                self.indexed[(base.origin.name.value, index.origin.name.value)] = None
+
     def meet_put(self, node: cst.CSTNode, base: Operand, put: Operand) -> None:
         """``ranks[order] = torch.arange(n)``: torch moves a single number there, and nothing else."""
         if base[1].kind != TENSOR or put[1].kind != TENSOR or put[1].zero is not False or not put[1].place.is_host:
@@ -651,6 +660,22 @@ class Frame:
                 found.add(name)
         return frozenset(found)
 
+    def _is_handed_on(self, name: str) -> bool:
+        """Whether a function of the file that is handed the parameter on does with it what is done with tensors."""
+        assert self.function is not None
+        if name in self.function.assigned or self.function.attributes.get(name):
+            return False
+        for callee, place in self.function.handed_on.get(name, ()):
+            function = self.scope.function_names.get(callee)
+            if function is None or function is self.function:
+                continue
+            if isinstance(place, int):
+                place = function.positional[place].name.value if place < len(function.positional) else ""
+            param = function.param(place)
+            if param is not None and param.annotation is None and function.is_tensor_by_use(place):
+                return True
+        return False
+
     def _parameter(self, param: cst.Param, fed: frozenset[str]) -> Value:
         """What a parameter is taken to be."""
         function = self.function
@@ -699,7 +724,7 @@ class Frame:
             return Value(MODULE, self._module_parameter_place(name), param, obj=param)
         if function.has_parts(name):
             return UNKNOWN  # new.weight = old.weight; for part in new.named_modules(): ...
-        if name in fed or name in function.hints or function.is_tensor_by_use(name):
+        if name in fed or name in function.hints or function.is_tensor_by_use(name) or self._is_handed_on(name):
             sized = function.attributes.get(name, _NONE) & {"size", "shape", "dim", "ndim"}
             return Value(TENSOR, place, param, zero=False if sized or name not in _MAYBE_SCALARS else None)
         if self.role == DEVICE_SIDE and self.cls is not None and self.cls.is_module:

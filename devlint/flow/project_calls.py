@@ -82,6 +82,12 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
                     if made is not None and (name != "self" or _may_stay(frame, node, receiver)):
                         _meet_inside(frame, node, function, (host[0], made), there, there_at)
             frame.constrain(pair, other)  # what calls that one has to see to it
+    for indexed, index in summary.indexed if is_here and not frame.dead else ():
+        table, by = given.get(indexed), given.get(index)
+        if table is None or by is None or not by[1].is_tensor or by[1].zero is not False:
+            continue
+        if table[1].is_tensor and table[1].place.is_host:  # what is on a device may be indexed from the host
+            _meet_inside(frame, node, function, table, by, by[1].place)
     for pair_of_places in summary.perhaps if is_here and not frame.dead else ():
         _meet_perhaps(frame, node, function, given, pair_of_places, places)
     returned, handed_on = summary.returns, summary.returns.obj

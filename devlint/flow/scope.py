@@ -102,6 +102,7 @@ class Function:
         self.converted: set[str] = set()  # names that it makes tensors of: x = torch.tensor(x)
         self.called_with: set[str] = set()  # names handed first to a torch function
         self.fed: list[tuple[str, str]] = []  # (a, x) for each self.a(x)
+        self.handed_on: dict[str, list[tuple[str, int | str]]] = {}  # x: (f, place or keyword) for each f(x)
         self.called: set[str] = set()  # names called themselves
         self.calls: set[str] = set()  # plain functions called
         self.self_calls: set[str] = set()  # methods of self called, or handed over

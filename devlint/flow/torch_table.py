@@ -96,6 +96,15 @@ FOLLOWING: dict[str, tuple[tuple[int, str], ...]] = {
 #: https://pytorch.org/docs/stable/generated/torch.baddbmm.html
 NUMBERS: frozenset[str] = frozenset({"alpha", "beta"})
 
+#: By method, the positions of arguments that are tensors whatever they are called: ``table.gather(-1, t)``. Arrays have
+#: no such methods.
+TENSOR_ARGUMENTS: dict[str, tuple[int, ...]] = {
+    "gather": (1,), "index_select": (1,), "index_add": (1, 2), "index_add_": (1, 2), "index_copy": (1, 2),
+    "index_copy_": (1, 2), "index_fill": (1,), "index_fill_": (1,), "scatter_add": (1, 2), "scatter_add_": (1, 2),
+    "masked_fill": (0,), "masked_fill_": (0,), "masked_select": (0,), "masked_scatter": (0, 1),
+    "masked_scatter_": (0, 1), "expand_as": (0,), "view_as": (0,), "reshape_as": (0,), "bmm": (0,), "baddbmm": (0, 1),
+}  # fmt: skip
+
 #: Take a window as well, which has to be where the signal is: ``torch.stft(x, n_fft, hop_length, win_length, window)``.
 WINDOWED: frozenset[str] = frozenset({"stft", "istft"})
 
