@@ -239,8 +239,8 @@ class MixedDevices(Rule):
             if self._has_parts_set(meeting):
                 return None  # layer = Layer(3); layer.inner.weight = nn.Parameter(torch.eye(3, device=device))
             return "it is built" if host.obj is origin else None
-        if not host.is_tensor:
-            return None
+        if not host.is_tensor and not (host.kind == THING and self.flow.move(origin) is not None):
+            return None  # out = model(x).cpu(): what is counted with is a tensor
         if self.flow.move(origin) is not None:
             # def pick(audio, order): return audio[order.cpu()]: who moves it knows where the other is
             # def extract(self, x): return conv(x.cuda(), self.basis.cuda()).cpu()   for a module that stays on the host

@@ -111,6 +111,8 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
         found = loaders.entry(base, constant_key(indices[0][0]) if len(indices) == 1 else None)
         if found is not None:
             return found
+        if base.place.is_host and base.origin in frame.facts.moves:
+            _index_moved(frame, node, base, indices)
         # batch["x"] and batch[0] are part of it; x[rows] is a copy
         copied = any(index.kind in (TENSOR, ARRAY, LIST) for _, index in indices)
         return (
@@ -164,6 +166,13 @@ def _index_tensor(frame: Frame, node: cst.Subscript, base: Value, indices: list[
         pinned = False if base.pinned is False else None  # x[mask], x[rows] copy; x[i] may
     part = base.but(zero=zero, grad=False, obj=None, pinned=pinned, ref=base.ref if base.ref == "mask" else None)
     return carried(part, base) if zero is False else part
+
+
+def _index_moved(frame: Frame, node: cst.Subscript, base: Value, indices: list[Operand]) -> None:
+    """``features = net(x).cpu(); features[rows]``: what rows that are tensors are taken of is a tensor."""
+    for index_node, index in indices:
+        if index.kind == TENSOR and index.zero is False and index.place.is_there:
+            frame.met(node, "indexing", (node.value, base), (index_node, index))
 
 
 def _integer(node: cst.BaseExpression) -> int | None:
