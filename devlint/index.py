@@ -483,6 +483,10 @@ class View:
         relative = os.path.relpath(path, os.path.dirname(self.path))
         return os.path.normpath(os.path.join(os.path.dirname(self.name), relative))
 
+    def file_says(self, path: str, question: str) -> bool:
+        """Whether a file says yes to a question of ``mentions``."""
+        return bool(self._ask(path, question))
+
     def some_file_says(self, question: str) -> bool | None:
         """Whether a file of the project says yes to a question of ``mentions``; ``None`` where that is not known."""
         whole = self.index.all_files(self.path)

@@ -94,8 +94,8 @@ def read_one_by_one(flow: Flow, wait: Wait) -> tuple[cst.CSTNode, cst.BaseExpres
         value = flow.value(read) if read is not None else None
         if read is None or value is None or value.kind not in (TENSOR, THING) or value.zero:
             return None
-        if value.kind == THING and isinstance(read, cst.Name):
-            return None  # losses = model(x); for loss in losses: loss.item()   a tuple, perhaps
+        if value.kind == THING and isinstance(read, cst.Name | cst.Call):
+            return None  # losses = model(x); for loss in losses: loss.item()   a tuple, perhaps: x.max(dim=1)
         path = holder(read)
         if path in _handed_in(flow, read) and _LENGTHS.search(path):
             return None  # for row, n in zip(x, lengths): row[:n]   pack_padded_sequence wants them on the host

@@ -121,6 +121,7 @@ class DebuggingLeftOn(Rule):
                 told = f"anomaly detection is left on: {_ANOMALIES}"
                 doubtful = is_copied(self, call) or self._is_trial(call) or self._is_turned_off(call)
                 doubtful = doubtful or self._only_asks() or self._is_for_nobody(call) or self._nothing_learns(call)
+                doubtful = doubtful or self._is_on_elsewhere()
                 self.report(call, told, fix=self._drop(call), tentative=doubtful)
 
     def _is_trial(self, call: cst.Call) -> bool:
@@ -138,6 +139,15 @@ class DebuggingLeftOn(Rule):
     def _only_asks(self) -> bool:
         """Whether a file asks models without autograd, and calls nothing that trains: no gradient is checked there."""
         return _ASKING.search(self.source.text) is not None and not _TRAINING.search(self.source.text)
+
+    def _is_on_elsewhere(self) -> bool:
+        """``from tools import set_seed``, of a file that turns it on as well: without this line all stays as it is."""
+        project = self.flow.project
+        found = map(project.find, self.flow.scope.imports.values()) if project is not None else ()
+        paths = {each.path for each in found if each is not None}
+        return project is not None and any(
+            project.file_says(path, f"writes {word}") for path in paths for word in _SWITCHES
+        )
 
     def _nothing_learns(self, call: cst.Call) -> bool:
         """Whether a function turns it on, and no name that its file calls or imports goes backward.

@@ -7,7 +7,8 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix, Note
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, last_word
+from devlint.flow.scope import Function
 from devlint.flow.value import MODULE, NAME, OPTIMIZER, TENSOR
 from devlint.rule import Rule
 from devlint.rules._any_tensor import OF_ANY_TENSOR, may_be_of_other_class
@@ -85,9 +86,10 @@ class UncalledFunction(Rule):
     tests of a file is told once, and left out on what pytest never collects.
 
     Tentative where an `if` guards nothing but what is right anyway (`if x.cuda: x = x.cpu()`), or what does nothing
-    where the answer would be no (`if rows.numel != 0: x[rows] = 0`); where it keeps an error of its own from those
-    without a GPU, who get another one soon after (`if not torch.cuda.is_available: raise`: eight of twelve such guards
-    in public code were held for worth a change); and in code that is copied from others.
+    where the answer would be no (`if rows.numel != 0: x[rows] = 0`, or `kept = y[rows]; x[others] = kept`); where it
+    keeps an error of its own from those without a GPU, who get another one soon after (`if not
+    torch.cuda.is_available: raise`: eight of twelve such guards in public code were held for worth a change); and in
+    code that is copied from others.
 
     Silent on `torch.device(name)`, which may be there to raise for a wrong name, as it is in an `assert`, and where a
     module's test only asks whether this torch has it (`torch.xpu and torch.xpu.is_available()`). Tentative where what
@@ -147,6 +149,8 @@ class UncalledFunction(Rule):
             return False  # class Spectrum: permute = False
         if function.attributes.get(name, set()) - OF_ANY_TENSOR:
             return False  # analyser.rate, which no tensor has
+        if _is_parametrized(function, name):
+            return False  # @pytest.mark.parametrize("kind", [qint8, qfloat8])
         return name in function.called_with or function.is_tensor_by_methods(name)
 
     def _is_asked_for(self, node: cst.Attribute) -> bool:
@@ -229,15 +233,29 @@ class UncalledFunction(Rule):
         guard, holder = self.enclosing(node, cst.If, cst.SimpleStatementLine), self.code(node.value)
         if not isinstance(guard, cst.If) or guard.orelse is not None or not isinstance(guard.body, cst.IndentedBlock):
             return False
-        return all(self._writes_at(line, holder) for line in guard.body.body)
+        picked: set[str] = set()
+        return all(self._writes_at(line, holder, picked) for line in guard.body.body)
 
-    def _writes_at(self, line: cst.CSTNode, index: str) -> bool:
-        """``low[rows] = mid[rows]``"""
+    def _writes_at(self, line: cst.CSTNode, index: str, picked: set[str]) -> bool:
+        """``low[rows] = mid[rows]``; ``kept = mid[rows]``, and ``low[others] = kept``"""
         assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
         if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
             return False
         target = assign.targets[0].target
-        return isinstance(target, cst.Subscript) and any(self.code(part.slice) == index for part in target.slice)
+        if isinstance(target, cst.Name) and self._is_picked(assign.value, index, picked):
+            picked.add(target.value)
+            return True
+        at_index = isinstance(target, cst.Subscript) and any(self.code(part.slice) == index for part in target.slice)
+        return at_index or (isinstance(target, cst.Subscript) and self._is_picked(assign.value, index, picked))
+
+    def _is_picked(self, node: cst.BaseExpression, index: str, picked: set[str]) -> bool:
+        """Whether a value holds nothing but what an index picks: ``(low[rows], mid[:, rows])``."""
+        if isinstance(node, cst.Tuple | cst.List):
+            return all(self._is_picked(each.value, index, picked) for each in node.elements)
+        if isinstance(node, cst.Subscript):
+            at_index = any(self.code(part.slice) == index for part in node.slice)
+            return at_index or self._is_picked(node.value, index, picked)
+        return isinstance(node, cst.Name) and node.value in picked
 
     def _has_no_effect(self, mark: cst.Decorator) -> bool:
         """``@pytest.mark.skipif(...)`` on what pytest never collects: a function or class of another name."""
@@ -505,3 +523,14 @@ _METHODS = frozenset(
 )
 _FLAGS = frozenset({"pin_memory", "enabled", "non_blocking", "drop_last"})
 _SKIPS = frozenset({"skipIf", "skipUnless", "skipif"})
+
+
+def _is_parametrized(function: Function, name: str) -> bool:
+    """Whether pytest hands a function that parameter from a list, which says what it is."""
+    calls = [mark.decorator for mark in function.node.decorators if isinstance(mark.decorator, cst.Call)]
+    told = [call.args[0].value for call in calls if last_word(dotted(call.func)) == "parametrize" and call.args]
+    return any(
+        isinstance(each, cst.SimpleString) and name in re.findall(r"\w+", str(each.evaluated_value))
+        for names in told
+        for each in tree.walk(names)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from devlint.flow import calls, copies, elsewhere, hypothesis, modules, moves, suppositions
+from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.facts import Meeting
 from devlint.flow.frame import DEFAULT_PLACE, Frame
@@ -39,7 +40,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     given = given_to(node, function, args, receiver)
     is_here = function.home is frame.flow
     if is_here:
-        hint(function, given, frame)
+        hint(function, given, frame, moved=_is_moved_at_once(frame, node))
     _note_default(frame, node, function, given, args)
     summary = frame.flow.summary(function, frame)
     if summary is None or function.is_replaced:
@@ -83,11 +84,11 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
                         _meet_inside(frame, node, function, (host[0], made), there, there_at)
             frame.constrain(pair, other)  # what calls that one has to see to it
     for indexed, index in summary.indexed if is_here and not frame.dead else ():
-        table, by = given.get(indexed), given.get(index)
-        if table is None or by is None or not by[1].is_tensor or by[1].zero is not False:
+        rows, by = given.get(indexed), given.get(index)
+        if rows is None or by is None or not by[1].is_tensor or by[1].zero is not False:
             continue
-        if table[1].is_tensor and table[1].place.is_host:  # what is on a device may be indexed from the host
-            _meet_inside(frame, node, function, table, by, by[1].place)
+        if rows[1].is_tensor and rows[1].place.is_host:  # what is on a device may be indexed from the host
+            _meet_inside(frame, node, function, rows, by, by[1].place)
     for pair_of_places in summary.perhaps if is_here and not frame.dead else ():
         _meet_perhaps(frame, node, function, given, pair_of_places, places)
     returned, handed_on = summary.returns, summary.returns.obj
@@ -216,11 +217,21 @@ def given_to(node: cst.Call, function: Function, args: Args, receiver: Value | N
     return given
 
 
-def hint(function: Function, given: dict[str, Operand], caller: Frame) -> None:
-    """Callers tell what parameters are that nothing else tells."""
+def _is_moved_at_once(frame: Frame, node: cst.Call) -> bool:
+    """``encode(positions).to(device)``: who moves what it gives may hand it what is on the host."""
+    parents = frame.scope.source.parents
+    method = parents.get(node)
+    called = parents.get(method) if isinstance(method, cst.Attribute) and method.attr.value in table.MOVES else None
+    return isinstance(called, cst.Call) and called.func is method
+
+
+def hint(function: Function, given: dict[str, Operand], caller: Frame, *, moved: bool = False) -> None:
+    """Callers tell what parameters are that nothing else tells. ``moved``: what it gives is, at once."""
     told = caller.function is not None and caller.function.is_told_device
     for name, (node, value) in given.items():
         if value.kind == UNKNOWN_KIND and isinstance(node, cst.Attribute | cst.Subscript):
+            function.handed_parts.add(name)
+        if moved and not value.place.is_there:
             function.handed_parts.add(name)
         if value.kind == LOADER and value.place.is_host:
             function.loaders[name] = join(function.loaders.get(name, value), value)
@@ -231,7 +242,7 @@ def hint(function: Function, given: dict[str, Operand], caller: Frame) -> None:
         if inner.holds_tensors and (inner.place.is_host or (told and inner.place.kind == "param")):
             function.handed_host.add(name)
     hints = {
-        name: "elsewhere" if v.place.is_host else "there"
+        name: "elsewhere" if v.place.is_host or (moved and not v.place.is_there) else "there"
         for name, (_, v) in given.items()
         if v.kind == TENSOR or _is_output(v)
     }
