@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import BuiltBeforeMove
+from devlint.flow.hypothesis import names_device
+from devlint.flow.names import called_name, dotted, last_word
 from devlint.rule import Rule
+
+#: Functions that bring what they are handed to a device: `optimizer_to(optimizer)`.
+_BRINGS = re.compile(r"cuda|gpu|device|(^|_)to(_|$)", re.IGNORECASE)
 
 _STATE = {
     "built": "`{optimizer}` makes its state here, on the host",
@@ -62,7 +69,12 @@ class OptimizerBeforeMove(Rule):
     nothing is lost on CUDA, although PyTorch asks for the move first in every case. Silent where it is not
     known that the module is on the host when the optimizer is built (it is handed in, comes from a function of
     another file, or was loaded with a device map), where the optimizer is not used after the move, and where
-    the two happen in different functions. State that is loaded again after the move is where it should be.
+    the two happen in different functions. State that is loaded again after the move is where it should be, and so is
+    what the code moves itself (`for state in optimizer.state.values(): ...`) or has a function move
+    (`optimizer_to(optimizer, device)`).
+
+    Of six findings in 493 repositories, of one project and one cause, five were wrong: its own function moves the
+    state. They are silent now.
 
     ## References
     - [torch.optim: constructing it](https://pytorch.org/docs/stable/optim.html#constructing-it)
@@ -74,8 +86,26 @@ class OptimizerBeforeMove(Rule):
 
     def check(self) -> None:
         for fact in self.flow.facts.built_before_move.values():
-            if fact.state is not None:  # Adam(model.parameters()); model.to(device)   nothing is lost
+            # Adam(model.parameters()); model.to(device)   nothing is lost
+            if fact.state is not None and not self._is_state_moved(fact):
                 self._report(fact, *fact.state)
+
+    def _is_state_moved(self, fact: BuiltBeforeMove) -> bool:
+        """``for state in optimizer.state.values(): ...``, or a function that is handed it brings it to a device."""
+        assign, function = self.enclosing(fact.optimizer, cst.Assign), self.flow.function(fact.optimizer)
+        name = dotted(assign.targets[0].target) if isinstance(assign, cst.Assign) else ""
+        if not name:
+            return False
+        inside = [each for each in self.source.nodes_of(cst.Attribute) if self.flow.function(each) is function]
+        if any(dotted(each) == f"{name}.state" for each in inside):
+            return True
+        for call in self.source.nodes_of(cst.Call):
+            handed = [dotted(arg.value) for arg in call.args]
+            if name not in handed or fact.module in handed or self.flow.function(call) is not function:
+                continue  # train(model, optimizer, device)
+            if _BRINGS.search(called_name(call)) or any(names_device(last_word(each)) for each in handed):
+                return True
+        return False
 
     def _report(self, fact: BuiltBeforeMove, how: str, at: cst.CSTNode) -> None:
         name = self.flow.name_of(fact.optimizer).rpartition(".")[2]
