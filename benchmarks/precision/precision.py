@@ -85,7 +85,7 @@ from pathlib import Path
 
 import click
 
-COLUMNS = ("repository", "commit", "path", "line", "rule", "verdict", "worth", "reason")
+COLUMNS = ("repository", "commit", "path", "line", "rule", "verdict", "reached", "worth", "reason")
 VERDICTS = ("true", "arguable", "false")
 
 
@@ -174,7 +174,7 @@ def sample(folder: Path, seed: int, size: int, without: tuple[str, ...], select:
     table = csv.writer(sys.stdout, lineterminator="\n")
     table.writerow(COLUMNS)
     for rule, found in sorted(by_rule.items()):
-        table.writerows([*each.place, "", "", ""] for each in draw(found, size, random.Random(f"{seed} {rule}")))
+        table.writerows([*each.place, "", "", "", ""] for each in draw(found, size, random.Random(f"{seed} {rule}")))
 
 
 @main.command()
@@ -203,6 +203,7 @@ def summary(files: tuple[str, ...]) -> None:
     by_rule: dict[str, Counter[str]] = defaultdict(Counter)
     by_group: dict[str, Counter[str]] = defaultdict(Counter)
     worth: dict[str, Counter[str]] = defaultdict(Counter)
+    reached: dict[str, int] = defaultdict(int)
     for file in files:
         for row in _rows(file):
             rule = rules.get(row["rule"])
@@ -214,12 +215,14 @@ def summary(files: tuple[str, ...]) -> None:
             by_group[group][row["verdict"]] += 1
             for name in (row["rule"], group):
                 worth[name][row.get("worth", "")] += 1
+                reached[name] += row["verdict"] == "true" and row.get("reached", "yes") == "yes"
     for title, counts in (("rule", by_rule), ("group", by_group)):
-        click.echo(f"| {title} | read | true | arguable | false | share true | worth |\n|---|---|---|---|---|---|---|")
+        heads = (title, "read", *VERDICTS, "share true", "true and reached", "worth")
+        click.echo(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
         for name, count in sorted(counts.items()):
             share = f"{100 * count['true'] / count.total():.0f} %"
             verdicts = " | ".join(str(count[v]) for v in VERDICTS)
-            click.echo(f"| {name} | {count.total()} | {verdicts} | {share} | {worth[name]['yes']} |")
+            click.echo(f"| {name} | {count.total()} | {verdicts} | {share} | {reached[name]} | {worth[name]['yes']} |")
         click.echo()
 
 
