@@ -57,7 +57,8 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
             movers[function] = _moves(function)
         if movers[function]:
             continue  # tokens["input_ids"] = tokens["input_ids"].to(device)
-        is_open = rule.flow.value(model).place == UNKNOWN_PLACE
+        place = rule.flow.value(model).place
+        is_open = place == UNKNOWN_PLACE or place.is_there
         if not is_encoding(rule, value) and not (is_open and _is_model(rule, model)):
             continue
         yield call, model, given, value
@@ -81,8 +82,8 @@ def _model(rule: Rule, call: cst.Call) -> cst.BaseExpression | None:
     value = rule.flow.value(model)
     if not path or function is None or value.kind not in (MODULE, UNKNOWN_KIND):
         return None
-    if value.place != UNKNOWN_PLACE and value.place.name != "self":
-        return None  # it is known to be on the host, or on a device, which the flow speaks of
+    if value.place.is_host or (value.place.is_there and value.ref is not None and value.place.name != "self"):
+        return None  # it is on the host, or is known to be on a device, which the flow speaks of
     if _NO_MODEL.search(path):
         return None  # tokenizer.decode(ids), processor(ids)
     first, _, rest = path.partition(".")

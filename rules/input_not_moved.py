@@ -62,8 +62,9 @@ class InputNotMoved(Rule):
     Silent also where a data set or a collate function may give tensors that are on the device already. Tentative where
     the model's device is an argument (`device=None`) that no call in the file gives, and where a function was handed
     the model, or its object holds it, and nobody can see where that is: what a tokenizer or a factory made there is on
-    the host, in a file that speaks of devices, and the function moves nothing. So is what is moved where another model
-    is called (`net(x.to(device))`), and is handed to this one as it is.
+    the host, in a file that speaks of devices, and the function moves nothing; so is what meets a model that the
+    constructor was handed, and moved (`self.net = net.to(device)`), as that may move its inputs itself. So is what is
+    moved where another model is called (`net(x.to(device))`), and is handed to this one as it is.
 
     In the nursery: of 12 findings in repositories that nobody had tuned for, one was worth a change; 7 of the others
     were one file's, whose datasets are built of what was moved before, and are understood now. In 48 more repositories
@@ -90,10 +91,11 @@ class InputNotMoved(Rule):
                 self._report_inline(call, name, move)
 
     def _report_unseen(self, model: cst.BaseExpression, operand: cst.BaseExpression, value: Value) -> None:
-        name, asked = short(self.code(operand)), short(self.code(model))
+        name, asked, place = short(self.code(operand)), short(self.code(model)), self.flow.value(model).place
+        put = f"on {where(place)}" if place.is_there else "wherever it was put"
         self.report(
             operand,
-            f"`{name}` is on the host, and `{asked}` is wherever it was put",
+            f"`{name}` is on the host, and `{asked}` is {put}",
             notes=[self.note(value.origin, "it comes from here")] if isinstance(value.origin, cst.CSTNode) else [],
             tentative=True,
         )
@@ -132,8 +134,14 @@ class InputNotMoved(Rule):
         """Whether two calls are of one model: another function may call another one by the same name."""
         if self.code(a.module_node) != self.code(b.module_node):
             return False
+        if self.code(a.module_node).startswith("self.") and self._owner(a) is not self._owner(b):
+            return False
         makers = (a.module.obj, b.module.obj)
         return makers[0] is makers[1] or any(isinstance(maker, cst.Param) for maker in makers)
+
+    def _owner(self, feeding: Feeding) -> Class | None:
+        function = self.flow.function(feeding.node)
+        return function.cls if function is not None else None
 
     def _report(self, feeding: Feeding) -> None:
         model, name = short(self.code(feeding.module_node)), short(self.code(feeding.operand))

@@ -347,7 +347,7 @@ def takes_as_is(module: Value) -> bool:
     if not has_tensors(module):
         return False
     methods = [method for cls in module.ref.lineage for method in cls.methods.values() if method.role != CONSTRUCTOR]
-    return not any(method.moves_something for method in methods)
+    return not any(method.moves_something or method.rebuilds for method in methods)
 
 
 def _is_length(key: str | None) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow import evidence
 from devlint.flow import outside as packages
 from devlint.flow import torch_table as table
@@ -183,6 +184,17 @@ class Function:
     def documented(self) -> frozenset[str]:
         """The parameters that the docstring says are tensors."""
         return tensors_named(self.node) & self.param_names
+
+    @cached_property
+    def rebuilds(self) -> bool:
+        """Whether it makes tensors of names on a device that it is told: ``torch.as_tensor(x, device=self.device)``."""
+        return self.device_aware and any(
+            isinstance(node, cst.Call)
+            and dotted(node.func).rpartition(".")[2] in ("as_tensor", "asarray", "tensor")
+            and any(arg.keyword is not None and arg.keyword.value == "device" for arg in node.args)
+            and isinstance(node.args[0].value, cst.Name)
+            for node in tree.walk(self.node.body)
+        )
 
     def param(self, name: str) -> cst.Param | None:
         """The parameter of that name."""
