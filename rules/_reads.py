@@ -117,6 +117,8 @@ def _waits_otherwise(flow: Flow, repeated: cst.CSTNode) -> bool:
             operand = other.operand
         elif isinstance(node, cst.Subscript) and picks_by_mask(flow, node):
             operand = node  # rows = features[labels == i]   how many there are, again
+        elif isinstance(node, cst.Call) and _copies_number(flow, node):
+            return True  # for t in times: t = torch.tensor([t.item()], device=device)   waits as each copy does
         elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and _reads_back(flow, node.func):
             operand = node.func.value  # rows = (expert == i).nonzero()   how many there are is for the host to know
         else:
@@ -233,6 +235,11 @@ def _is_key(node: cst.Subscript) -> bool:
 def _counts(over: cst.BaseExpression) -> bool:
     """`range(n)`, `enumerate(rows)`: the loop comes by all elements."""
     return isinstance(over, cst.Call) and dotted(over.func).rpartition(".")[2] in ("range", "trange", "enumerate")
+
+
+def _copies_number(flow: Flow, call: cst.Call) -> bool:
+    """``torch.tensor([t], device=device)``: made on the host, and copied from memory that is not pinned."""
+    return flow.name_of(call) == "torch.tensor" and flow.value(call).place.is_there
 
 
 def _base(node: cst.BaseExpression) -> cst.BaseExpression:
