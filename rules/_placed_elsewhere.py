@@ -58,7 +58,7 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
         if movers[function]:
             continue  # tokens["input_ids"] = tokens["input_ids"].to(device)
         place = rule.flow.value(model).place
-        is_open = place == UNKNOWN_PLACE or place.is_there
+        is_open = place == UNKNOWN_PLACE or place.is_there or place.kind == "param"
         if not is_encoding(rule, value) and not (is_open and _is_model(rule, model)):
             continue
         yield call, model, given, value

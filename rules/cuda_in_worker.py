@@ -101,6 +101,10 @@ class CudaInWorker(Rule):
                 self._dataset(call, value)
             elif value.kind == FUNCTION and isinstance(value.ref, Function):
                 self._touches({value.ref}, call, None)
+            elif value.kind == INSTANCE and isinstance(value.ref, Class):
+                called = value.ref.find_method("__call__")  # collate_fn=Collate(device)
+                if called is not None:
+                    self._touches(set(value.ref.reached(called)), call, value)
             elif isinstance(arg.value, cst.Lambda):
                 self._touches_in(arg.value, call)
 

@@ -6,7 +6,7 @@ from devlint.finding import Fix
 from devlint.flow import outside
 from devlint.flow.facts import Feeding, Move
 from devlint.flow.scope import Class
-from devlint.flow.value import FUNCTION, INSTANCE, THING, Value
+from devlint.flow.value import FUNCTION, INSTANCE, MODULE, THING, Value
 from devlint.rule import Rule
 from devlint.rules._moved_inline import moved_inline
 from devlint.rules._moves import short
@@ -86,6 +86,14 @@ class InputNotMoved(Rule):
             if call not in reported:
                 self._report_unseen(model, operand, value)
                 reported.add(call)
+        for meeting in self.flow.facts.meetings.values():
+            # def act(net, x): return net(x)      act(net, torch.from_numpy(obs))
+            call = meeting.node
+            if meeting.there.kind != MODULE or not isinstance(call, cst.Call) or call in reported:
+                continue
+            if self._is_of_host(meeting.host, batches_are_moved=False):
+                reported.add(call)
+                self._report_unseen(meeting.there_node, meeting.host_node, meeting.host)
         for call, name, move in moved_inline(self):
             if call not in reported:
                 self._report_inline(call, name, move)

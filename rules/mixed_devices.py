@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint.finding import Fix
@@ -138,6 +140,7 @@ class MixedDevices(Rule):
                 tentative=meeting in doubts
                 or not is_shown(self, meeting)
                 or self._is_answer_of_others(meeting)
+                or self._is_left_by_object(meeting)
                 or is_of_export(self, meeting.node),
             )
         for meeting, moved in left_behind(self):
@@ -224,7 +227,8 @@ class MixedDevices(Rule):
         if not isinstance(origin, cst.Call) or host.attr is not None:
             return None  # self.table = torch.from_numpy(t): unregistered-tensor; what is handed in is anywhere
         if self.flow.factory(origin) is not None:
-            return None  # torch.zeros(n): tensor-without-device
+            # torch.zeros(n): tensor-without-device
+            return "nobody tells it a device, and it is made" if self._is_untold(origin) else None
         if meeting.there.kind == MODULE:
             return None  # net(x): input-not-moved
         if host.kind == MODULE:
@@ -235,7 +239,8 @@ class MixedDevices(Rule):
             if not has_tensors(host):
                 return None  # class Nearest(nn.Module): what it keeps is what `fit` is handed, wherever that is
             if self.flow.function(origin) is not self.flow.function(meeting.node):
-                return None  # self.net = resnet18() in the constructor: others may move it before a method calls it
+                # self.net = resnet18() in the constructor: others may move it before a method calls it
+                return "it is built" if self._is_left_by_object(meeting) else None
             if self._has_parts_set(meeting):
                 return None  # layer = Layer(3); layer.inner.weight = nn.Parameter(torch.eye(3, device=device))
             return "it is built" if host.obj is origin else None
@@ -252,6 +257,26 @@ class MixedDevices(Rule):
         if name in table.DISTRIBUTIONS and self._has_parts_replaced(origin):
             return None
         return _MADE if name in table.HOST_FACTORIES or name in table.DISTRIBUTIONS else None
+
+    def _is_left_by_object(self, meeting: Meeting) -> bool:
+        """``self.q = Net().to(device); self.target = Net()``, of an object that is no module."""
+        made, path = meeting.host.origin, dotted(meeting.host_node)
+        maker = self.flow.function(made) if made is not None else None
+        if maker is None or maker.cls is None or maker.cls.is_module or maker.name != "__init__":
+            return False
+        if not path.startswith("self.") or made is meeting.node or self.flow.function(meeting.node) is maker:
+            return False
+        moves = [each for each in self.flow.facts.moves.values() if self.flow.function(each.node) is maker]
+        code, word = self.code(maker.cls.node), re.escape(path.removeprefix("self."))
+        if re.search(rf"\b{word}\b[^\n]*\.(to|cuda|load|apply)\(|\bfor\b[^\n]*\b{word}\b", code):
+            return False
+        return any(each.target.is_there and each.value.kind == MODULE for each in moves)
+
+    def _is_untold(self, made: cst.Call) -> bool:
+        """``def initial(n, device=None): return torch.zeros(n, device=device)``, called without one."""
+        given, function = argument(made, None, "device"), self.flow.function(made)
+        param = function.param(dotted(given.value)) if given is not None and function is not None else None
+        return param is not None and isinstance(param.default, cst.Name) and param.default.value == "None"
 
     def _has_parts_replaced(self, made: cst.Call) -> bool:
         """``self.noise = Normal(0, 1); self.noise.loc = self.noise.loc.to(device)``"""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow import calls, copies, elsewhere, hypothesis, modules, moves, suppositions
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.facts import Meeting
 from devlint.flow.frame import DEFAULT_PLACE, Frame
-from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE, Place, from_string
+from devlint.flow.place import HOST, SOMEWHERE, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     DATA,
@@ -49,7 +50,10 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     for param in function.params:
         name = param.name.value
         pair = given.get(name)
-        places[(name, function.scope)] = _argument_place(frame, pair, param, args, name in summary.tensors)
+        place = _argument_place(frame, pair, param, args, name in summary.tensors)
+        if pair is None and not args.starred and _makes_on_default(function, param):
+            place = HOST
+        places[(name, function.scope)] = place
         # an argument that is not known: `args.device` is the device, that of a tensor is anywhere
         if pair is None or pair[1].kind in (TENSOR, THING, MODULE) or function.is_sized(name):
             places[(f"{name}.device", function.scope)] = places[(name, function.scope)]
@@ -127,7 +131,9 @@ def on_host(frame: Frame, node: cst.Call, value: Value, place: Place) -> Value |
 
 def _meet_inside(frame: Frame, node: cst.Call, function: Function, host: Operand, there: Operand, place: Place) -> None:
     """Two arguments of a function that come together in there."""
-    if not (host[1].holds_tensors and host[1].zero is False) and not modules.may_hold_tensors(host[1]):
+    # act(net, torch.from_numpy(obs)): what a module is called with has dimensions
+    is_tensor = host[1].holds_tensors and (host[1].zero is False or (host[1].is_tensor and there[1].kind == MODULE))
+    if not is_tensor and not modules.may_hold_tensors(host[1]):
         return
     if place.is_there:
         frame.met(node, f"`{function.name}`", host, there)
@@ -274,6 +280,18 @@ def devices_told(frame: Frame, node: cst.Call, cls: Class, args: Args) -> dict[s
             at = _argument_place(frame, given.get(name), param, args, False)
             told.update(dict.fromkeys(kept, at))
     return told
+
+
+def _makes_on_default(function: Function, param: cst.Param) -> bool:
+    """``def initial(self, n, device=None): return torch.zeros(n, device=device)``: without one, on the host."""
+    name, default = param.name.value, param.default
+    if not (isinstance(default, cst.Name) and default.value == "None" and hypothesis.names_device(name)):
+        return False
+    if function.moves_something or name in function.assigned:
+        return False
+    asks = (cst.If, cst.IfExp, cst.BooleanOperation, cst.Comparison, cst.Assert)
+    asked = (node for node in tree.walk(function.node.body) if isinstance(node, asks))
+    return not any(isinstance(each, cst.Name) and each.value == name for node in asked for each in tree.walk(node))
 
 
 def _argument_place(frame: Frame, pair: Operand | None, param: cst.Param, args: Args, is_tensor: bool) -> Place:
