@@ -49,6 +49,20 @@ def call_waits(flow: Flow, call: cst.Call, *, needed: bool = False) -> bool:
     return any(f is not None and waits_each_time(flow, f, needed=needed) for f in _called(flow, call, caller))
 
 
+def wait_of_called(flow: Flow, call: cst.Call) -> cst.BaseExpression | None:
+    """Where a function of the same file that is called waits, or what it calls does."""
+    value = flow.value(call.func)
+    if value.kind == MODULE:
+        called = [value.ref.find_method("forward")] if isinstance(value.ref, Class) else []
+    else:
+        called = list(_called(flow, call, flow.function(call)))
+    for function in called:
+        if function is not None and function.home is flow:
+            inside = (node for node in tree.walk(function.node.body) if isinstance(node, cst.BaseExpression))
+            return next((node for node in inside if waits(flow, node)), None)
+    return None
+
+
 def _built_under(flow: Flow, func: cst.BaseExpression, caller: Function | None) -> Iterator[Class]:
     """The modules that a path is bound to: ``net = Net()``, and then ``if parallel: net = nn.DataParallel(net)``."""
     path = dotted(func)
