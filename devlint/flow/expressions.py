@@ -273,6 +273,8 @@ def operate(
         return _text_with(frame, left, right_node, right)
     if MODULE in (a, b):
         return UNKNOWN  # steps / self.model: whatever it is called, no module is counted with
+    if UNKNOWN_KIND in (a, b):
+        _counted_together(frame, left_node, left, right_node, right)
     if (a in _CONTAINERS and b in tensors) or (b in _CONTAINERS and a in tensors):
         return _container_with_tensor(frame, left_node, left, right_node, right, operator)
     if a in tensors or b in tensors:
@@ -321,6 +323,15 @@ def operate(
 
 
 _CONTAINERS = (LIST, TUPLE, DICT)
+
+
+def _counted_together(
+    frame: Frame, left_node: cst.BaseExpression, left: Value, right_node: cst.BaseExpression, right: Value
+) -> None:
+    """``def inverse(z, mean): return z + mean``: where both are tensors, as callers know, they are at one place."""
+    pair = [value.items if value.kind == UNKNOWN_KIND else value for value in (left, right)]
+    if all(isinstance(each, Value) and each.kind == TENSOR and isinstance(each.origin, cst.Param) for each in pair):
+        frame.constrain((left_node, pair[0]), (right_node, pair[1]))
 
 
 def _is_text(node: cst.BaseExpression, value: Value) -> bool:

@@ -346,6 +346,8 @@ class Frame:
                     host = host or operand
                     hosts.append(operand)
             elif not value.zero:
+                if other is not None and place.kind == "param" and other[1].place.kind == "param":
+                    self.constrain(other, operand)
                 other = other or operand
                 if place.kind == "param" and value.kind != MODULE:
                     given = given or operand
