@@ -41,7 +41,8 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     given = given_to(node, function, args, receiver)
     is_here = function.home is frame.flow
     if is_here:
-        hint(function, given, frame, moved=_is_moved_at_once(frame, node))
+        # what is followed for another file needs no parents otherwise
+        hint(function, given, frame, moved=frame.flow.unit is None and _is_moved_at_once(frame, node))
     _note_default(frame, node, function, given, args)
     summary = frame.flow.summary(function, frame)
     if summary is None or function.is_replaced:
