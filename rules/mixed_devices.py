@@ -275,8 +275,7 @@ class MixedDevices(Rule):
     def _is_untold(self, made: cst.Call) -> bool:
         """``def initial(n, device=None): return torch.zeros(n, device=device)``, called without one."""
         given, function = argument(made, None, "device"), self.flow.function(made)
-        param = function.param(dotted(given.value)) if given is not None and function is not None else None
-        return param is not None and isinstance(param.default, cst.Name) and param.default.value == "None"
+        return given is not None and function is not None and dotted(given.value) in function.devices_by_default
 
     def _has_parts_replaced(self, made: cst.Call) -> bool:
         """``self.noise = Normal(0, 1); self.noise.loc = self.noise.loc.to(device)``"""

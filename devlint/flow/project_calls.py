@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import libcst as cst
 
-from devlint import tree
 from devlint.flow import calls, copies, elsewhere, hypothesis, modules, moves, suppositions
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
@@ -52,7 +51,7 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
         name = param.name.value
         pair = given.get(name)
         place = _argument_place(frame, pair, param, args, name in summary.tensors)
-        if pair is None and not args.starred and _makes_on_default(function, param):
+        if pair is None and not args.starred and name in function.devices_by_default:
             place = HOST
         places[(name, function.scope)] = place
         # an argument that is not known: `args.device` is the device, that of a tensor is anywhere
@@ -281,18 +280,6 @@ def devices_told(frame: Frame, node: cst.Call, cls: Class, args: Args) -> dict[s
             at = _argument_place(frame, given.get(name), param, args, False)
             told.update(dict.fromkeys(kept, at))
     return told
-
-
-def _makes_on_default(function: Function, param: cst.Param) -> bool:
-    """``def initial(self, n, device=None): return torch.zeros(n, device=device)``: without one, on the host."""
-    name, default = param.name.value, param.default
-    if not (isinstance(default, cst.Name) and default.value == "None" and hypothesis.names_device(name)):
-        return False
-    if function.moves_something or name in function.assigned:
-        return False
-    asks = (cst.If, cst.IfExp, cst.BooleanOperation, cst.Comparison, cst.Assert)
-    asked = (node for node in tree.walk(function.node.body) if isinstance(node, asks))
-    return not any(isinstance(each, cst.Name) and each.value == name for node in asked for each in tree.walk(node))
 
 
 def _argument_place(frame: Frame, pair: Operand | None, param: cst.Param, args: Args, is_tensor: bool) -> Place:

@@ -196,6 +196,26 @@ class Function:
             for node in tree.walk(self.node.body)
         )
 
+    @cached_property
+    def devices_by_default(self) -> frozenset[str]:
+        """The devices that are ``None`` unless told, and that nothing asks about, so that what is made without one is
+        on the host: ``def initial(self, n, device=None): return torch.zeros(n, device=device)``."""
+        found = {
+            param.name.value
+            for param in self.params
+            if isinstance(param.default, cst.Name)
+            and param.default.value == "None"
+            and names_device(param.name.value)
+            and param.name.value not in self.assigned
+        }
+        if not found or self.moves_something:
+            return frozenset()
+        asks = (cst.If, cst.IfExp, cst.BooleanOperation, cst.Comparison, cst.Assert)
+        asked = (node for node in tree.walk(self.node.body) if isinstance(node, asks))
+        return frozenset(
+            found - {each.value for node in asked for each in tree.walk(node) if isinstance(each, cst.Name)}
+        )
+
     def param(self, name: str) -> cst.Param | None:
         """The parameter of that name."""
         return next((param for param in self.params if param.name.value == name), None)
