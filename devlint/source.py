@@ -2,7 +2,8 @@
 
 Bytes are decoded by devlint, not by LibCST, so that a byte-order mark, an encoding cookie and line
 endings survive a rewrite exactly. Positions are offsets in code points into ``text``; they are
-computed for the whole file the first time one is asked for.
+computed for one function or statement of the top level at a time, or for the whole file where that does not show
+where it stands.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ Definition = cst.FunctionDef | cst.ClassDef
 # Nodes whose code is the same without what is around them (not that of an `If`, which may be an `elif`).
 _WITH_CODE = (cst.BaseExpression, cst.BaseSmallStatement, cst.SimpleStatementLine, cst.FunctionDef)
 
+_FORM_FEED = "\f"
+
 # What only code begins a line with.
 _FIRST_CODE = re.compile(r"^(?:import|from|def|class|async|@\w|if|try)\b", re.MULTILINE)
 
@@ -51,12 +54,20 @@ class Source:
         self.parents, self.nodes = tree.index(self.module)
         # characters of code that may be made of single nodes: from there on, that of the whole file once is quicker
         self._codes = len(self.text) // 2
+        self._parts = _Parts(self.text)
 
-    @cached_property
+    @property
     def writable(self) -> bool:
         """Whether positions are exact and ``text`` encodes to ``raw`` again; if not, the file is never fixed."""
+        # those of a part are exact, or are not taken
+        return self._encodes and (
+            (_FORM_FEED not in self.text and "_positions" not in vars(self)) or self._positions.exact
+        )
+
+    @cached_property
+    def _encodes(self) -> bool:
         try:
-            return self._positions.exact and self.encode(self.text) == self.raw
+            return self.encode(self.text) == self.raw
         except UnicodeEncodeError:
             return False
 
@@ -64,6 +75,7 @@ class Source:
         """Let go of the tree."""
         self.module = cst.Module(())
         self.parents, self.nodes = {}, {}
+        self._parts.spans.clear()
 
     def encode(self, text: str) -> bytes:
         """``text`` as bytes of this file: its byte-order mark and its encoding."""
@@ -94,14 +106,14 @@ class Source:
             if path is not None and path in self.text:
                 return path
         if self._codes > 0 and isinstance(node, _WITH_CODE) and "_positions" not in vars(self):
-            code = _Positions.code(self.module, node, self._indentation(node))
+            code = _Positions.code(self.module, node, self.indentation(node))
             self._codes -= len(code)
             if code in self.text:  # LibCST has dropped nothing of it
                 return code
         start, end = self.offsets(node)
         return self.text[start:end]
 
-    def _indentation(self, node: cst.CSTNode) -> list[str]:
+    def indentation(self, node: cst.CSTNode) -> list[str]:
         """What lines inside of a node start with, the outermost block's part first."""
         found: list[str] = []
         current = self.parents.get(node)
@@ -128,6 +140,10 @@ class Source:
 
     def offsets(self, node: cst.CSTNode, *, outer: bool = False) -> tuple[int, int]:
         """Start and end of the node in ``text``; with ``outer``, its own parentheses included."""
+        if "_positions" not in vars(self):
+            found = self._parts.offsets(self, node, outer)
+            if found is not None:
+                return found
         return self._positions.offsets(node, outer)
 
     def span(self, node: cst.CSTNode) -> Span:
@@ -320,6 +336,56 @@ class _Positions:
             # what was dropped before a character counts for a start; what was dropped after one not for an end
             start, end = start + bisect.bisect_right(self.dropped, start), end + bisect.bisect_left(self.dropped, end)
         return min(start, self.end), min(max(start, end), self.end)
+
+
+class _Parts:
+    """Where each node of some parts of a file lies: of functions, and of statements of the top level.
+
+    Most files have little said of them, and code that is made of all of a tree takes a third of the time of its parse.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.spans: dict[cst.CSTNode, tuple[int, int, int, int]] = {}
+        # so much code is made of parts; LibCST drops form feeds, and what is left may be found where it does not stand
+        self._left = 0 if _FORM_FEED in text else len(text) // 2
+
+    def offsets(self, source: Source, node: cst.CSTNode, outer: bool) -> tuple[int, int] | None:
+        """Start and end of a node; ``None`` where the code of its part does not show where that stands."""
+        if node not in self.spans and not any(self._read(source, part) for part in self._around(source, node)):
+            return None
+        first, last, inner_first, inner_last = self.spans[node]
+        return (first, last) if outer else (inner_first, inner_last)
+
+    def _around(self, source: Source, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The outermost function around a node of code, and the statement of the top level: one of them may look like
+        another."""
+        function: cst.CSTNode | None = None
+        above = source.parents.get(node)
+        while above is not None and type(above) is not cst.Module:
+            if type(node) is cst.FunctionDef:
+                function = node
+            node, above = above, source.parents.get(above)
+        if function is not None:
+            yield function
+        if above is not None:
+            yield node
+
+    def _read(self, source: Source, part: cst.CSTNode) -> bool:
+        """Whether the code of a part stands in one place of the text."""
+        if self._left <= 0:
+            return False
+        recorder = _Recorder(source.module)
+        recorder.indent_tokens += source.indentation(part)
+        with deep_recursion():
+            part._codegen(recorder)
+        code = "".join(recorder.tokens)
+        self._left -= len(code)
+        at = source.text.find(code)
+        if at < 0 or source.text.find(code, at + 1) >= 0:
+            return False
+        for each, (first, last, inner_first, inner_last) in recorder.spans.items():
+            self.spans[each] = first + at, last + at, inner_first + at, inner_last + at
+        return True
 
 
 def _dropped(generated: str, text: str) -> list[int] | None:

@@ -32,7 +32,7 @@ from devlint.rules._switches import tests_above
 _OF_LENGTHS = re.compile(r"length|(^|_)lens?(_|$)")
 _OF_EXPORTS = re.compile(r"onnx|trac(e|ing)|script|export")
 _JOIN = frozenset(f"torch.{name}" for name in "cat concat concatenate stack vstack hstack dstack".split())
-_SAYS_WHERE = re.compile(r"device|cuda|\.to\(")
+_SAYS_WHERE = ("device", "cuda", ".to(")
 _RUNS = frozenset("forward generate __call__ predict sample encode decode".split())
 
 
@@ -48,7 +48,8 @@ class CloseBy(NamedTuple):
 
 def close_by(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[CloseBy]:
     """The factories that make such things; ``is_meant`` judges which are on the host for want of ``device=``."""
-    if rule.in_tests or runs_on_host(rule) or _SAYS_WHERE.search(rule.source.text) is None:
+    text = rule.source.text
+    if not rule.flow.makers or rule.in_tests or runs_on_host(rule) or not any(word in text for word in _SAYS_WHERE):
         return
     found = (
         *_siblings(rule),
@@ -94,14 +95,23 @@ def _siblings(rule: Rule) -> Iterator[CloseBy]:
 
 
 def _containers(rule: Rule) -> Iterator[tuple[cst.BaseExpression, list[tuple[str, cst.BaseExpression]]]]:
-    """The parts of each literal and call, by the names that they are given."""
+    """The parts of each literal and call that something is made in, by the names that they are given."""
+    around: set[cst.CSTNode] = set()
+    for made in rule.flow.makers:
+        above = rule.parent(made)
+        while above is not None and above not in around:
+            around.add(above)
+            above = rule.parent(above)
     for call in rule.source.nodes_of(cst.Call):
-        if len(call.args) > 1:
+        if len(call.args) > 1 and call in around:
             yield call, [(arg.keyword.value if arg.keyword is not None else "", arg.value) for arg in call.args]
     rows: list[cst.List | cst.Tuple] = [*rule.source.nodes_of(cst.List), *rule.source.nodes_of(cst.Tuple)]
     for row in rows:
-        yield row, [("", element.value) for element in row.elements]
+        if row in around:
+            yield row, [("", element.value) for element in row.elements]
     for table_of in rule.source.nodes_of(cst.Dict):
+        if table_of not in around:
+            continue
         items = [element for element in table_of.elements if isinstance(element, cst.DictElement)]
         yield table_of, [(rule.code(item.key), item.value) for item in items]
 
@@ -302,8 +312,8 @@ def _is_of_module(function: Function) -> bool:
 def _names_joined(rule: Rule) -> dict[Function, set[str]]:
     """The names of lists that a function hands to ``torch.cat`` and its kin as they are, and brings nowhere then."""
     found: dict[Function, set[str]] = {}
-    for call in rule.source.nodes_of(cst.Call):
-        name = dotted(call.args[0].value) if call.args and rule.flow.name_of(call) in _JOIN else ""
+    for call in rule.flow.calls(*_JOIN):
+        name = dotted(call.args[0].value) if call.args else ""
         function = rule.flow.function(call) if name else None
         if function is not None and not is_moved(rule, function, call):
             found.setdefault(function, set()).add(name)

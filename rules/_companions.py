@@ -50,7 +50,7 @@ def companions(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Com
     if rule.in_tests or is_of_host(rule) or runs_on_host(rule):
         return
     sizes = Sizes(rule, lambda function, node: _may_be_tensor(rule, function, node))
-    for call in rule.source.nodes_of(cst.Call):
+    for call in rule.flow.makers:
         if rule.flow.name_of(call) in table.KEEPING or not is_meant(call):
             continue
         function, value = rule.flow.function(call), rule.flow.value(call)

@@ -31,7 +31,7 @@ def forgotten(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Forg
     if rule.in_tests or runs_on_host(rule) or is_of_host(rule):
         return
     made: dict[Function, list[cst.Call]] = {}
-    for call in rule.source.nodes_of(cst.Call):
+    for call in rule.flow.makers:
         function = rule.flow.function(call)
         if function is not None and rule.flow.factory(call) is not None:
             made.setdefault(function, []).append(call)

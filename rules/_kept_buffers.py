@@ -41,7 +41,13 @@ def registered_buffers(rule: Rule, cls: Class) -> set[str]:
     """The names of the buffers of a class, and the code of those that are made up: ``f"table_{i}"``."""
     found = set()
     for call in rule.source.nodes_of(cst.Call):
-        if dotted(call.func) == "self.register_buffer" and call.args:
+        func = call.func
+        if (
+            type(func) is cst.Attribute
+            and func.attr.value == "register_buffer"
+            and call.args
+            and dotted(func.value) == "self"
+        ):
             function = rule.flow.function(call)
             if function is not None and function.cls in cls.lineage:
                 name = call.args[0].value

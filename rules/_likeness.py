@@ -32,7 +32,7 @@ def likened(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Meetin
     may_be_there = is_of_models(rule) or "numpy" not in rule.flow.scope.packages
     patterns: dict[cst.CSTNode, frozenset[str]] = {}
     sizes = Sizes(rule, lambda function, node: _is_open(rule, function, node))
-    for call in rule.source.nodes_of(cst.Call):
+    for call in rule.flow.makers:
         if rule.flow.name_of(call) in table.KEEPING or not is_meant(call):
             continue
         function = rule.flow.function(call)

@@ -120,7 +120,7 @@ def runs_on_host(rule: Rule) -> bool:
     """``net.to("cpu"); torch.onnx.export(net, torch.zeros(1, 3), file)``, ``environ["CUDA_VISIBLE_DEVICES"] = "-1"``"""
     text = rule.source.text
     exports = records(rule) and _TO_HOST.search(text) is not None
-    return exports or _HIDES_DEVICES.search(text) is not None
+    return exports or ("CUDA_VISIBLE_DEVICES" in text and _HIDES_DEVICES.search(text) is not None)
 
 
 def _is_supposed(rule: Rule, meeting: Meeting) -> bool:
@@ -252,9 +252,9 @@ def calls_of(rule: Rule, function: Function) -> list[cst.Call]:
     found = []
     for call in rule.source.nodes_of(cst.Call):
         func = call.func
-        name = func.attr if isinstance(func, cst.Attribute) else func
-        is_method = isinstance(func, cst.Attribute)
-        if isinstance(name, cst.Name) and name.value == function.name and is_method == (function.cls is not None):
+        is_method = type(func) is cst.Attribute
+        name = func.attr if type(func) is cst.Attribute else func
+        if type(name) is cst.Name and name.value == function.name and is_method == (function.cls is not None):
             found.append(call)
     return found
 

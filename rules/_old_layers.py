@@ -24,6 +24,7 @@ from devlint.rules._exports import is_of_export
 _SIZES = frozenset("in_features out_features in_channels out_channels num_embeddings embedding_dim".split())
 #: Those, and what says how a layer is built.
 _ASKED = _SIZES | frozenset("num_features normalized_shape kernel_size".split())
+_WORDS = _ASKED | {"shape", "size"}
 _SPEAKS = re.compile(rf"\.({'|'.join(_ASKED)})\b|\.weight\.(shape|size|data\.shape|data\.size)\b")
 _SETTINGS = re.compile(r"(^|_)(config|cfg|conf|args|opts?|hparams|params?|spec|settings|options|dataset|data|env)$")
 #: What is one layer, and no network that another part is built to fit.
@@ -55,9 +56,10 @@ def after_old_layers(rule: Rule) -> Iterator[After]:
         return
     said: set[tuple[Function, str]] = set()
     known: dict[Function, _Sizes] = {}
-    for call in rule.source.nodes_of(cst.Call):
+    asking = {rule.flow.function(node) for node in rule.source.nodes_of(cst.Attribute) if node.attr.value in _WORDS}
+    for call in rule.source.nodes_of(cst.Call) if asking - {None} else ():
         function = rule.flow.function(call)
-        if function is None or function.role == HOST_SIDE or not call.args:
+        if function is None or function not in asking or function.role == HOST_SIDE or not call.args:
             continue
         what = _made(rule, call)
         if what is None or _is_told_place(rule, call) or any(_is_tensor(arg.value) for arg in call.args):

@@ -39,7 +39,7 @@ _BRINGS = frozenset({"to", "cuda", "_prepare_inputs", "prepare_inputs", "send_to
 def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, cst.BaseExpression, Value]]:
     """The calls of such models: the call, the model, the input and what is known of it."""
     text = rule.source.text
-    if rule.in_tests or not _OF_DEVICES.search(text) or rule.flow.scope.packages & _OTHERS or "DataParallel" in text:
+    if rule.in_tests or not _speaks_of_devices(text) or rule.flow.scope.packages & _OTHERS or "DataParallel" in text:
         return
     movers: dict[Function, bool] = {}
     for call in rule.source.nodes_of(cst.Call):
@@ -62,6 +62,10 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
         if not is_encoding(rule, value) and not (is_open and _is_model(rule, model)):
             continue
         yield call, model, given, value
+
+
+def _speaks_of_devices(text: str) -> bool:
+    return "device" in text or "cuda" in text or _OF_DEVICES.search(text) is not None  # the last is slow
 
 
 def _is_handed(function: Function, model: cst.BaseExpression) -> bool:

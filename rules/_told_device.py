@@ -52,7 +52,7 @@ def uses_by_function(rule: Rule) -> dict[Function, list[Use]]:
             calls[move.node] = Use(move.node, move.target_node, move.receiver)
     for arg in rule.source.nodes_of(cst.Arg):
         call = rule.parent(arg)
-        if not isinstance(call, cst.Call) or call in calls:
+        if type(call) is not cst.Call or call in calls:
             continue
         if (arg.keyword is not None and arg.keyword.value == "device") or _moves_pipeline(rule, call):
             calls[call] = Use(call, arg.value, None)
@@ -66,7 +66,7 @@ def uses_by_function(rule: Rule) -> dict[Function, list[Use]]:
 def _moves_pipeline(rule: Rule, call: cst.Call) -> bool:
     func = call.func
     return (
-        isinstance(func, cst.Attribute)
+        type(func) is cst.Attribute
         and func.attr.value == "to"
         and len(call.args) >= 1
         and (value := rule.flow.value(func.value)).kind == "instance"

@@ -22,7 +22,7 @@ def type_tests(rule: Rule) -> Iterator[tuple[cst.BaseExpression, str]]:
     """Where a type is asked for that no tensor on a device has, with what to say; of ``isinstance``, only what it
     asks by a plain name (``from torch import LongTensor``)."""
     for call in rule.source.nodes_of(cst.Call):
-        if dotted(call.func) != "isinstance" or len(call.args) != 2:
+        if len(call.args) != 2 or dotted(call.func) != "isinstance":
             continue
         held = call.args[0].value
         for asked_for in _each(call.args[1].value):

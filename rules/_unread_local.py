@@ -26,7 +26,7 @@ def beside_unread_device(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> It
     if not unread:
         return
     moved = {move.value.origin for move in rule.flow.facts.moves.values()}
-    for call in rule.source.nodes_of(cst.Call):
+    for call in rule.flow.makers:
         function = rule.flow.function(call)
         if function in unread and call not in moved and is_meant(call) and rule.flow.value(call).place.is_host:
             above = rule.parent(call)

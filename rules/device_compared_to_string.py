@@ -175,9 +175,11 @@ class DeviceComparedToString(Rule):
             self._looked_up(node, node.value, node.slice[0].slice.value)
 
     def visit_Call(self, node: cst.Call) -> None:
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "get" and node.args:
+        if type(node.func) is not cst.Attribute:
+            return
+        if node.func.attr.value == "get" and node.args:
             self._looked_up(node, node.func.value, node.args[0].value)
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_STRINGS:
+        if node.func.attr.value in _OF_STRINGS:
             self._taken_for_string(node, node.func)
             if node.args and node.func.attr.value in ("startswith", "find", "count"):
                 self._asked_for_gpu(node, node.func.value, node.args[0].value)  # str(device).startswith("gpu")

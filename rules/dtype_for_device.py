@@ -133,7 +133,9 @@ def _kind_of_name(name: str) -> str | None:
 
 def _elements(node: cst.BaseExpression) -> list[cst.BaseExpression]:
     """What a tuple or list is made of, and of anything else that itself."""
-    return [each.value for each in node.elements] if isinstance(node, cst.Tuple | cst.List) else [node]
+    if type(node) is cst.Tuple or type(node) is cst.List:
+        return [each.value for each in node.elements]
+    return [node]
 
 
 _KINDS = frozenset({"device", "dtype"})

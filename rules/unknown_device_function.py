@@ -130,7 +130,7 @@ class UnknownDeviceFunction(Rule):
         if self.in_tests:
             return
         for node in self.source.nodes_of(cst.Attribute):
-            if not isinstance(node.value, cst.Name | cst.Attribute):
+            if type(node.value) is not cst.Name and type(node.value) is not cst.Attribute:
                 continue
             owner, _, name = self.flow.scope.qualified(node).rpartition(".")
             if owner in _ALSO or owner in _MISTYPED:

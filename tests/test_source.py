@@ -314,9 +314,33 @@ def test_few_codes_are_made_without_working_out_the_positions_of_the_whole_file(
     for node in source.nodes_of(cst.SimpleStatementLine)[:20]:
         assert source.code(node) in source.text
     assert "_positions" not in vars(source)
-    for node in source.nodes_of(cst.FunctionDef):
-        source.code(node)
-    assert "_positions" in vars(source)
+
+
+@pytest.mark.parametrize("path", ["devlint/source.py", "devlint/flow/scope.py", "tests/test_source.py"])
+def test_what_lies_in_a_part_of_a_file_lies_in_the_same_place_of_the_whole(path: str) -> None:
+    raw = (CHECKOUT / path).read_bytes()
+    whole = Source(raw, "x.py")
+    places = whole._positions.spans
+    for number in range(0, len(whole.nodes_of(cst.Name)), 40):
+        source = Source(raw, "x.py")  # each has the names of a few parts to tell
+        for node, same in list(zip(source.nodes_of(cst.Name), whole.nodes_of(cst.Name), strict=True))[number:][:3]:
+            assert source.offsets(node) == whole.offsets(same), node.value
+        assert source._parts.spans
+        assert set(source._parts.spans.values()) <= set(places.values())
+        assert "_positions" not in vars(source)
+
+
+def test_the_whole_file_says_where_a_function_lies_that_is_there_twice() -> None:
+    twin = "    def forward(self, x):\n        return self.act(x)\n"
+    source = Source(f"import torch\n\nclass A:\n{twin}\nclass B:\n{twin}".encode(), "x.py")
+    rows = [source.span(node).row for node in source.nodes_of(cst.FunctionDef)]
+    assert rows == [4, 8]
+
+
+def test_a_form_feed_that_is_dropped_leaves_each_node_in_its_place() -> None:
+    text = 'import torch\n\x0cx = 1\ny = "x = 1"\n'
+    source = Source(text.encode(), "x.py")
+    assert [source.offsets(node) for node in source.nodes_of(cst.Assign)] == [(14, 19), (20, 31)]
 
 
 def test_what_stands_first_is_the_same_before_and_after_positions_are_known() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 import libcst as cst
@@ -139,7 +140,12 @@ class Flow:
 
     def name_of(self, call: cst.CSTNode | None) -> str:
         """The qualified name a call calls, where it is a function of an outside package."""
-        return self.facts.names.get(call, "") if isinstance(call, cst.Call) else ""
+        return self.facts.names.get(call, "")  # type: ignore[call-overload]  # asking what it is costs more
+
+    @cached_property
+    def makers(self) -> list[cst.Call]:
+        """The calls that make a tensor by themselves, in source order: of `table.MAKERS`."""
+        return [call for call in self.source.nodes_of(cst.Call) if self.name_of(call) in table.MAKERS]
 
     def factory(self, node: cst.CSTNode | None) -> table.Factory | None:
         """The table's entry for a call that makes a tensor and obeys ``device=``."""

@@ -7,6 +7,7 @@ Code is judged as it runs when the target device is an accelerator: ``device`` i
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -46,6 +47,7 @@ LOSS_NAME = re.compile(
 PIPELINE_NAME = re.compile(r"(^|[_.])pipe(line)?s?(_|\d|$|\[)")
 
 
+@lru_cache(maxsize=4096)
 def names_device(name: str) -> bool:
     """``device``, ``torch_device``, ``compute_device``: a name that stands for the target device."""
     return _DEVICE_NAME.match(name) is not None and _NOT_A_DEVICE.search(name) is None

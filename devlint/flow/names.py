@@ -45,7 +45,7 @@ def last_word(path: str) -> str:
 
 def called_name(call: cst.Call) -> str:
     """``load`` of ``torch.load(f)``, of ``load(f)`` and of ``stores[0].load(f)``; empty for ``makers[0](f)``."""
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else dotted(call.func)
+    return call.func.attr.value if type(call.func) is cst.Attribute else dotted(call.func)
 
 
 def switched(node: cst.BaseExpression) -> cst.BaseExpression:

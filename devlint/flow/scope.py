@@ -526,7 +526,8 @@ class Scope:
     def wraps_models(self) -> bool:
         """The file names a wrapper that moves the inputs of the model it wraps: DDP, accelerate's hooks."""
         if self._wraps is None:
-            self._wraps = bool(_WRAPPERS.search(self.source.text))
+            text = self.source.text
+            self._wraps = any(word in text for word in _IN_WRAPPERS) and _WRAPPERS.search(text) is not None
         return self._wraps
 
     @cached_property
@@ -648,6 +649,8 @@ class Scope:
 
 _CUSTOMARY = {"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional", "np": "numpy", "optim": "torch.optim"}
 _WRAPPERS = re.compile(r"DataParallel|\bDDP\b|FSDP|[Aa]ccelerator\b|dispatch_model|deepspeed|device_map")
+# parts of these, which are quicker to look for
+_IN_WRAPPERS = ("DataParallel", "DDP", "FSDP", "ccelerator", "dispatch_model", "deepspeed", "device_map")
 _MODULE_BASE = re.compile(
     r"^(Module|nn\.Module|LightningModule|PreTrainedModel|ModelMixin|PreTrainedModelMixin|Metric|BaseModel|"
     r"\w*PreTrainedModel|\w+Layer|\w+Module)$"

@@ -151,6 +151,9 @@ DEVICE_TYPED: frozenset[str] = frozenset(_names(_TYPED, "torch.cuda."))
 #: ... and those of the host: ``x.type(torch.FloatTensor)`` brings it there.
 HOST_TYPED: frozenset[str] = frozenset(_names(_TYPED, "torch."))
 
+#: What makes a tensor on the host where nothing says otherwise, or keeps one there.
+MAKERS: frozenset[str] = KEEPING.union(FACTORIES, HOST_FACTORIES, HOST_TYPED, {"torch.Tensor"})
+
 #: Methods that follow their receiver unless ``device=`` says otherwise. ``t.new(...)`` is the legacy spelling.
 NEW_METHODS: dict[str, Factory] = {
     **_factories("", "new_empty new_empty_strided new_full new_ones new_zeros", "filled", "sized"),
