@@ -69,11 +69,24 @@ def _comes_straight(rule: Rule, made: cst.Call, meeting: Meeting) -> bool:
         return False  # where one flag hangs on another, nobody may ever come by
     if maker is not function:
         # def _ramp(self, n): return torch.arange(n)   what a constructor makes may be moved before it is used
-        return maker is not None and maker.role != CONSTRUCTOR and not _above(rule, made)
+        if maker is None or _above(rule, made):
+            return False
+        return maker.role != CONSTRUCTOR or _is_kept(rule, maker, made, meeting)
     above = _above(rule, node)
     if any(step not in above for step in _above(rule, made)):
         return False
     return function is None or not _is_replaced(rule, function, made, meeting, above)
+
+
+def _is_kept(rule: Rule, maker: Function, made: cst.Call, meeting: Meeting) -> bool:
+    """``self.levels = torch.linspace(0, 1, n)`` of a plain object, and nothing else is ever put there."""
+    cls, function = maker.cls, rule.flow.function(meeting.node)
+    if cls is None or cls.is_module or function is None or function.cls is not cls:
+        return False
+    held = {dotted(part) for part in tree.walk(meeting.host_node) if isinstance(part, cst.Attribute)}
+    names = {name.removeprefix("self.") for name in held if name.startswith("self.") and name.count(".") == 1}
+    names = {name for name in names if rule.flow.stores(cls, name)}
+    return bool(names) and all(len(rule.flow.stores(cls, name)) == 1 for name in names)
 
 
 def _above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.CSTNode, cst.CSTNode]]:

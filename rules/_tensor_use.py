@@ -7,6 +7,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.scope import Function
+from devlint.flow.value import MODULE
 from devlint.rule import Rule
 
 
@@ -58,11 +59,25 @@ def _is_tensors(rule: Rule, node: cst.BaseExpression, parent: cst.CSTNode | None
         call = rule.parent(parent)
         return isinstance(call, cst.Call) and call.func is parent and parent.attr.value in OF_TENSORS
     call = rule.parent(parent) if isinstance(parent, cst.Arg) else None
-    if not isinstance(call, cst.Call) or call.args[0] is not parent:
+    if not isinstance(call, cst.Call) or parent.star or parent.keyword is not None:
+        return False
+    if takes_tensors_alone(rule, call) and parent in call.args[:2]:
+        return True
+    if call.args[0] is not parent:
         return False
     name = rule.flow.name_of(call)
     operation = table.FUNCTIONS.get(name)
     return name.startswith("torch.nn.functional.") or (operation is not None and operation.operands in ("all", "first"))
+
+
+def takes_tensors_alone(rule: Rule, call: cst.Call) -> bool:
+    """``F.cross_entropy(out, y)``, ``criterion(out, y)`` of a loss of torch's: two tensors that have to be together."""
+    operation = table.FUNCTIONS.get(rule.flow.name_of(call))
+    if operation is not None:
+        return operation.operands == "all" and operation.reduces == "loss"
+    module = rule.flow.value(call.func)
+    fact = table.MODULES.get(module.ref) if module.kind == MODULE and isinstance(module.ref, str) else None
+    return fact is not None and fact.kind == "loss" and module.ref != "torch.nn.CTCLoss"
 
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.MatrixMultiply, cst.Power)

@@ -24,7 +24,7 @@ from devlint.rules._places import origin_note
 from devlint.rules._plain import OF_SIZES
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
-from devlint.rules._tensor_use import OF_TENSORS, called_names, is_used_as_tensor
+from devlint.rules._tensor_use import OF_TENSORS, called_names, is_used_as_tensor, takes_tensors_alone
 from devlint.rules._unread import Unread, unread_moves
 
 
@@ -315,7 +315,7 @@ class DiscardedMove(Rule):
         """``x.to(device); self.net(x)``, of an object that never moves its net: that may be on the host as well."""
         call = self._call_of(read)
         path = dotted(call.func) if call is not None else ""
-        if call is None or self.flow.value(call.func).place.is_there:
+        if call is None or self.flow.value(call.func).place.is_there or takes_tensors_alone(self, call):
             return False
         function = self.flow.function(call)
         if isinstance(call.func, cst.Name) and function is not None:
@@ -364,6 +364,9 @@ class DiscardedMove(Rule):
         if isinstance(parent, cst.Return):
             return isinstance(read, cst.Name)  # def put(x, device): x.to(device); return x
         if isinstance(parent, cst.Arg) and isinstance(call := self.parent(parent), cst.Call):
+            if takes_tensors_alone(self, call):
+                others = (self.flow.value(arg.value) for arg in call.args if arg is not parent)
+                return any(other.holds_tensors and other.place.is_there for other in others)
             module = self.flow.value(call.func)
             return module.kind == MODULE and module.place.is_there
         if not isinstance(parent, cst.BinaryOperation):
@@ -455,7 +458,7 @@ class DiscardedMove(Rule):
     def _is_used_as_tensor(self, receiver: cst.BaseExpression, move: Move) -> bool:
         """``rows = read(path); rows = rows.view(1, -1); rows.to(device)``: what nothing else says may be no module."""
         function = self.flow.function(receiver)
-        if move.value.kind != UNKNOWN_KIND:
+        if move.value.kind not in (UNKNOWN_KIND, THING):
             return False
         if isinstance(receiver, cst.Name):
             name = receiver.value
