@@ -31,7 +31,7 @@ def is_paid_again(rule: Rule, move: Move, made: Made) -> bool:
 def happens_again(rule: Rule, move: Move, made: Made) -> bool:
     """Likewise, wherever the code is from."""
     flow, node = rule.flow, move.node
-    if is_of_export(rule, node) or _is_only_traced(rule, node):
+    if is_of_export(rule, node) or _is_only_traced(rule, node) or "poptorch" in flow.scope.packages:
         return False
     if is_deprecated(flow, node) or is_switched_off(rule, node) or _is_kept(rule, move):
         return False
@@ -143,12 +143,34 @@ def _is_kept(rule: Rule, move: Move) -> bool:
     kept = _kept_in(statement) if statement is not None else set()
     if any(path.startswith("self.") for path in kept) and not rule.flow.runs_each_step(move.node):
         return True
+    if _is_put_into_cache(rule, statement):
+        return True
     # if key not in windows: windows[key] = torch.hann_window(n).to(x.device)
     return any(
         (_kept_in(branch) | kept) & _paths(test)
         for test, branch, holds in tests_above(rule, move.node)
         if not any(_compares_with_none(n, cst.IsNot if holds else cst.Is) for n in tree.walk(test))
     )
+
+
+def _is_put_into_cache(rule: Rule, statement: cst.CSTNode | None) -> bool:
+    """``if cache.has(n): rows = cache.get(n)   else: rows = torch.ones(n).to(device); cache.add(n, rows)``"""
+    names = (
+        names_bound(*(target.target for target in statement.targets)) if isinstance(statement, cst.Assign) else set()
+    )
+    block = rule.enclosing(statement, cst.IndentedBlock) if names and statement is not None else None
+    choice = rule.enclosing(block, cst.If, cst.FunctionDef) if block is not None else None
+    if block is None or not isinstance(choice, cst.If):
+        return False
+    asked = {owner for call in tree.walk(choice.test) if (owner := _owner_of_method(call))}
+    return any(
+        _owner_of_method(call) in asked and any(tree.named(call, name) for name in names) for call in tree.walk(block)
+    )
+
+
+def _owner_of_method(node: cst.CSTNode) -> str:
+    """``cache`` of ``cache.get(n)``"""
+    return dotted(node.func.value) if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
 
 
 def _kept_in(code: cst.CSTNode) -> set[str]:

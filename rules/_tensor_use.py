@@ -59,7 +59,7 @@ def _is_tensors(rule: Rule, node: cst.BaseExpression, parent: cst.CSTNode | None
         call = rule.parent(parent)
         return isinstance(call, cst.Call) and call.func is parent and parent.attr.value in OF_TENSORS
     call = rule.parent(parent) if isinstance(parent, cst.Arg) else None
-    if not isinstance(call, cst.Call) or parent.star or parent.keyword is not None:
+    if not isinstance(call, cst.Call) or not isinstance(parent, cst.Arg) or parent.star or parent.keyword is not None:
         return False
     if takes_tensors_alone(rule, call) and parent in call.args[:2]:
         return True

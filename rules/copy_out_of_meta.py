@@ -57,9 +57,9 @@ class CopyOutOfMeta(Rule):
     and buffers that are not in the state have to be filled. There is none for a tensor.
 
     ## Limits
-    Silent where anything in between may have given the module data: another function that takes it, a method of its
-    own, a loop over its parameters, `load_state_dict(..., assign=True)`, `from_pretrained`; and where a test says that
-    it is on another device. What one function makes and another moves is not seen.
+    Silent where anything in between may have given the module data: another function that takes it, a method of its own
+    or of the object that keeps it, a loop over its parameters, `load_state_dict(..., assign=True)`, `from_pretrained`;
+    and where a test says that it is on another device. What one function makes and another moves is not seen.
 
     ## References
     - [Meta device](https://pytorch.org/docs/stable/meta.html)
@@ -144,11 +144,22 @@ class CopyOutOfMeta(Rule):
     def _stays_empty(self, name: str, made: cst.CSTNode, move: cst.CSTNode) -> bool:
         """Whether nothing between the two may have given it data."""
         start, end = self.source.offsets(made)[1], self.source.offsets(move)[0]
+        if self._may_be_filled(name, start, end):
+            return False
         kind = cst.Name if "." not in name else cst.Attribute
         for use in self.source.nodes_of(kind):
             if dotted(use) == name and start <= self.source.offsets(use)[0] < end and not self._is_harmless(use):
                 return False
         return True
+
+    def _may_be_filled(self, name: str, start: int, end: int) -> bool:
+        """``self.load_weights(path)``, between the making of ``self.net`` and its move."""
+        return name.startswith("self.") and any(
+            isinstance(call.func, cst.Attribute)
+            and dotted(call.func.value) == "self"
+            and start <= self.source.offsets(call)[0] < end
+            for call in self.source.nodes_of(cst.Call)
+        )
 
     def _is_harmless(self, use: cst.CSTNode) -> bool:
         func = self.parent(use)

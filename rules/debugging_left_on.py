@@ -32,7 +32,9 @@ _BACKWARD = re.compile(r"backward|grad\b|step|fit|train|optimi|learn")
 _OTHERS = re.compile(r"cuda|gpu|mps|xpu", re.I)
 _SWITCHES = frozenset({"set_detect_anomaly", "detect_anomaly"})
 #: Functions, classes and files that are there to debug.
-_MEANT = re.compile(r"debug|determin|reproduc|profil|sanit|seed|repro_|trace|check(?!point)", re.I)
+_MEANT = re.compile(
+    r"debug|determin|reproduc|profil|sanit|seed|repro_|trace|check(?!point)|^_?(run_)?tests?(_|$)", re.I
+)
 
 
 class DebuggingLeftOn(Rule):
@@ -81,10 +83,10 @@ class DebuggingLeftOn(Rule):
     Silent where a test of the function or of the file decides on it, in tests, where the file also turns it off or puts
     it back, asks for deterministic results, or catches what `backward()` raises, in blocks in which nothing goes
     backward, in files that name the host and no other device, and in functions, classes and files that are called after
-    debugging, checking, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read it when it
-    is imported. Tentative, and kept back unless that is selected, in code that is copied from others, in files that use
-    Lightning, whose trainer has a switch of its own, in files that ask models without autograd and call nothing that
-    trains, and where it runs on import of a file of the project that nothing imports.
+    debugging, checking, testing, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read
+    it when it is imported. Tentative, and kept back unless that is selected, in code that is copied from others, in
+    files that use Lightning, whose trainer has a switch of its own, in files that ask models without autograd and call
+    nothing that trains, and where it runs on import of a file of the project that nothing imports.
 
     Where autograd records nothing, detecting anomalies costs nothing; where it does, notes of where each operation was
     called made a forward pass of small operations three times as long. `CUDA_LAUNCH_BLOCKING` counts as long as nothing

@@ -8,7 +8,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.hypothesis import MODEL_NAME
+from devlint.flow.hypothesis import MODEL_NAME, names_device
 from devlint.flow.modules import MOVES_ITS_INPUTS
 from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
@@ -371,8 +371,20 @@ class DiscardedMove(Rule):
             return module.kind == MODULE and module.place.is_there
         if not isinstance(parent, cst.BinaryOperation):
             return False
-        other = self.flow.value(parent.left if read is parent.right else parent.right)
+        beside = parent.left if read is parent.right else parent.right
+        if self._is_kept_state(beside) and self._is_handed_in(read):
+            return False
+        other = self.flow.value(beside)
         return other.is_tensor and other.place.is_there
+
+    def _is_kept_state(self, node: cst.BaseExpression) -> bool:
+        """``(y - self.mean) / self.std``: whoever calls a method hands it what may meet what its object keeps."""
+        paths = (dotted(part) for part in tree.walk(node) if isinstance(part, cst.Attribute))
+        return any(path.startswith("self.") and not names_device(last_word(path)) for path in paths)
+
+    def _is_handed_in(self, read: cst.BaseExpression) -> bool:
+        function = self.flow.function(read)
+        return function is not None and dotted(read) in function.param_names - function.assigned
 
     def _other_reads(self, call: cst.Call, receiver: cst.BaseExpression) -> list[cst.Name | cst.Attribute]:
         """Where the receiver is read again, the next one first: a name in the function, ``self.x`` in the class."""

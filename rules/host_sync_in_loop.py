@@ -107,9 +107,9 @@ class HostSyncInLoop(Rule):
     another one, is shown, logged, tested or written in each step, or something else waits there anyway
     (`scaler.step(optimizer)`, a mask, a copy without `non_blocking=True` once the model is called, a function or a
     model that waits by itself); values of a pass that does not train; sums that a flag may show in each step; a read
-    beside what may wait, or be compared, in each step; an argument that may as well be a number, since nothing declares
-    it or uses it as a tensor, or that is `None` by default and that all calls of the file leave out; tests; and code
-    that says it was copied, or lies in a folder of what others wrote.
+    beside what may wait, or be compared, in each step; what is changed in place once it was read; an argument that may
+    as well be a number, since nothing declares it or uses it as a tensor, or that is `None` by default and that all
+    calls of the file leave out; tests; and code that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)
@@ -325,9 +325,20 @@ class HostSyncInLoop(Rule):
             or self._compares_others(loop, end)
             or self._others_read_there(loop, waits)
             or self._scales_gradients(loop)
+            or any(self._is_changed_later(wait, loop) for wait in waits)
             or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize),
         )
         return True
+
+    def _is_changed_later(self, wait: Wait, loop: Loop) -> bool:
+        """``total.append(loss.item()); loss += penalty``: what is read later, be it detached, is another number."""
+        name = dotted(wait.operand)
+        return bool(name) and any(
+            isinstance(node, cst.AugAssign)
+            and dotted(node.target) == name
+            and self.source.comes_before(wait.node, node)
+            for node in tree.walk(loop.node.body)
+        )
 
     def _never_both(self, first: cst.CSTNode, second: cst.CSTNode, loop: Loop) -> bool:
         """``if not train: kept.append(loss.item())`` and ``if train: loss.backward()``"""

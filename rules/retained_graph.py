@@ -9,7 +9,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.hypothesis import LOSS_NAME, OPTIMIZER_NAME
-from devlint.flow.names import dotted, last_word, target_names
+from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
 from devlint.flow.scope import Function
 from devlint.flow.steps import above, function_called
 from devlint.flow.value import ARRAY, DATA, INSTANCE, MODULE, NONE, OPTIMIZER, TENSOR, THING
@@ -215,7 +215,8 @@ class RetainedGraph(Rule):
             for statement in body.bindings.get(loss, ()):
                 if not isinstance(statement, cst.Assign) or path not in paths_in(statement.value):
                     continue
-                if any(self._has_history(each) for each in body.bindings.get(path, ()) if isinstance(each, cst.Assign)):
+                bound = [each for each in body.bindings.get(path, ()) if isinstance(each, cst.Assign)]
+                if any(self._has_history(each) or _gives_losses(each, path) for each in bound):
                     return self._reads_directly(statement.value, path)
         return False
 
@@ -669,6 +670,18 @@ class RetainedGraph(Rule):
     def _is_added_to(self, name: cst.Name) -> bool:
         above = self.parent(name)
         return isinstance(above, cst.AugAssign) and above.target is name
+
+
+def _gives_losses(statement: cst.Assign, path: str) -> bool:
+    """``class_loss, box_loss = criterion(out, y)``, where ``class_loss`` is asked about."""
+    target, value = statement.targets[0].target, statement.value
+    return (
+        isinstance(target, cst.Tuple)
+        and path in names_bound(target)
+        and LOSS_NAME.search(path) is not None
+        and isinstance(value, cst.Call)
+        and LOSS_NAME.search(called_name(value)) is not None
+    )
 
 
 def _clears(call: cst.Call) -> bool:

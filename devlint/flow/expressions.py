@@ -10,6 +10,7 @@ import libcst as cst
 from devlint.flow import arrays, attributes, binding, calls, copies, hypothesis, loaders, rounds, suppositions
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
+from devlint.flow.names import dotted
 from devlint.flow.narrowing import narrow
 from devlint.flow.place import UNKNOWN_PLACE
 from devlint.flow.value import (
@@ -330,8 +331,13 @@ def _counted_together(
 ) -> None:
     """``def inverse(z, mean): return z + mean``: where both are tensors, as callers know, they are at one place."""
     pair = [value.items if value.kind == UNKNOWN_KIND else value for value in (left, right)]
-    if all(isinstance(each, Value) and each.kind == TENSOR and isinstance(each.origin, cst.Param) for each in pair):
-        frame.constrain((left_node, pair[0]), (right_node, pair[1]))
+    for node, value, each in zip((left_node, right_node), (left, right), pair, strict=True):
+        if not (isinstance(each, Value) and each.kind == TENSOR and isinstance(each.origin, cst.Param)):
+            return
+        # scale = table.at(step); x / scale   what something unknown makes of an index may be anywhere
+        if value.kind == UNKNOWN_KIND and dotted(node) != each.origin.name.value:
+            return
+    frame.constrain((left_node, pair[0]), (right_node, pair[1]))
 
 
 def _is_text(node: cst.BaseExpression, value: Value) -> bool:
