@@ -56,9 +56,17 @@ def _moved_beside(rule: Rule, meeting: Meeting) -> Move | None:
         if move.target.is_there and move.value.origin is meeting.host.origin and flow.function(move.node) is function:
             # for graph in loader: copy = graph.to(device)   may have moved all of it, in place
             whole = isinstance(move.receiver, cst.Name) and move.value.text != ELEMENT
-            if _turn(rule, move.node) is turn and not whole:
-                return move
+            if _turn(rule, move.node) is not turn or whole:
+                continue
+            # for i in range(len(data)): data[i] = data[i].cuda()   moves each of them
+            return move if not _is_any_part(move.receiver) else None
     return None
+
+
+def _is_any_part(node: cst.BaseExpression) -> bool:
+    """``data[i]``"""
+    index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
+    return isinstance(index, cst.Index) and isinstance(index.value, cst.Name)
 
 
 def _turn(rule: Rule, node: cst.CSTNode) -> cst.CSTNode | None:

@@ -33,8 +33,8 @@ def unread_moves(rule: Rule) -> Iterator[Unread]:
         if assign is None or not isinstance(target, cst.Name) or target.value.startswith("_"):
             continue
         function = rule.flow.function(assign)
-        if function is None:
-            continue
+        if function is None or isinstance(rule.enclosing(assign, cst.FunctionDef, cst.ClassDef), cst.ClassDef):
+            continue  # class View: center = torch.zeros(3).cuda()   is for whoever is given the class
         loop = _binding_loop(rule, assign, target.value)
         if not _is_read(rule, function, assign, target, loop):
             yield Unread(assign, target, move, loop, loop is not None and _is_element(rule, target, move, loop))

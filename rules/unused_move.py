@@ -4,6 +4,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
+from devlint.flow.hypothesis import asks_for_device
 from devlint.flow.names import names_bound
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.value import MODULE
@@ -14,6 +15,7 @@ from devlint.rules._errors import is_expected
 from devlint.rules._filled import is_nothing
 from devlint.rules._measuring import is_named_for_measuring
 from devlint.rules._moves import destination
+from devlint.rules._switches import tests_above
 from devlint.rules._unread import Unread, unread_moves
 
 
@@ -125,8 +127,13 @@ class UnusedMove(Rule):
 
     def _ends_here(self, unread: Unread) -> bool:
         """Whether the name is what is moved, and nothing asks for it again: ``rows = rows.cpu()``, wherever it was."""
-        moved = unread.move.receiver
-        return isinstance(moved, cst.Name) and moved.value == unread.name.value
+        moved, function = unread.move.receiver, self.flow.function(unread.assign)
+        if not isinstance(moved, cst.Name) or moved.value != unread.name.value:
+            return False
+        if function is not None and moved.value in function.param_names:
+            return False  # whoever calls it may have moved it
+        # if rows.device != home: rows = rows.to(home)
+        return not any(asks_for_device(self.code(test)) for test, _, _ in tests_above(self, unread.assign))
 
     def _is_for_first(self, unread: Unread) -> bool:
         """``for x, y in loader: x = x.to(device); self.shape = y.shape; break``, which runs once."""

@@ -324,6 +324,8 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
         asked = args.get(0, "requires_grad")
         grad = asked is None or not is_false(asked[0])
         return receiver.but(grad=grad, tracked=grad if asked is None or not grad or is_true(asked[0]) else None)
+    if name == "float" and receiver.ref == "parameter":
+        return receiver  # most are float32, and the same parameter then
     operation = table.METHODS.get(name)
     if operation is None:
         return UNKNOWN
