@@ -23,6 +23,10 @@ _ASKS = re.compile(
 )
 
 
+# what each of these names: quicker than to make the code of every test
+_NAMES_KIND = re.compile(r"cuda|gpu|mps|xpu|accelerator", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Unbound:
     """``name`` is bound under ``test``, and nowhere else; ``use`` reads it."""
@@ -36,7 +40,9 @@ def unbound_elsewhere(rule: Rule, around: Surroundings) -> Iterator[Unbound]:
     """The first such use of each name."""
     for branch in rule.source.nodes_of(cst.If):
         function = rule.flow.function(branch)
-        if function is None or branch.orelse is not None or _ASKS.fullmatch(rule.code(branch.test)) is None:
+        if function is None or branch.orelse is not None or _NAMES_KIND.search(tree.words(branch.test)) is None:
+            continue
+        if _ASKS.fullmatch(rule.code(branch.test)) is None:
             continue
         if leaves(branch.body) or around.guard(branch, SPEAKS_OF_CUDA) is not None:
             continue

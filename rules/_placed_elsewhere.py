@@ -25,7 +25,7 @@ from devlint.rules._exports import is_of_export
 
 #: What makes tensors that are on the host, always.
 MADE_ON_HOST = outside.HOST_TENSORS.union(table.HOST_FACTORIES)
-_OF_DEVICES = re.compile(r"device|cuda|gpu|\bmps\b", re.IGNORECASE)
+_OF_MACS = re.compile(r"\bmps\b")
 #: Packages of which some move what a model is called with, and others have devices of their own.
 _OTHERS = frozenset(
     "accelerate deepspeed fabric jax lightning onnxruntime openvino optimum pytorch_lightning sentence_transformers "
@@ -65,7 +65,8 @@ def unmoved_inputs(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression, c
 
 
 def _speaks_of_devices(text: str) -> bool:
-    return "device" in text or "cuda" in text or _OF_DEVICES.search(text) is not None  # the last is slow
+    text = text.lower()
+    return any(word in text for word in ("device", "cuda", "gpu")) or _OF_MACS.search(text) is not None
 
 
 def _is_handed(function: Function, model: cst.BaseExpression) -> bool:
