@@ -238,7 +238,11 @@ def _counts(over: cst.BaseExpression) -> bool:
 
 
 def _copies_number(flow: Flow, call: cst.Call) -> bool:
-    """``torch.tensor([t], device=device)``: made on the host, and copied from memory that is not pinned."""
+    """``torch.tensor([t], device=device)``, ``torch.tensor([t]).to(device)``: made on the host, and copied from memory
+    that is not pinned."""
+    move = flow.move(call)
+    if move is not None:
+        return move.target.is_there and move.non_blocking is not True and flow.name_of(move.receiver) == "torch.tensor"
     return flow.name_of(call) == "torch.tensor" and flow.value(call).place.is_there
 
 

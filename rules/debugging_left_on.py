@@ -86,7 +86,9 @@ class DebuggingLeftOn(Rule):
     debugging, checking, testing, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read
     it when it is imported. Tentative, and kept back unless that is selected, in code that is copied from others, in
     files that use Lightning, whose trainer has a switch of its own, in files that ask models without autograd and call
-    nothing that trains, and where it runs on import of a file of the project that nothing imports.
+    nothing that trains, and where it runs on import of a file of the project that nothing imports; the variable, too,
+    where it is set on import of a module, which may come after the first kernel, and in programs that bring nothing to
+    a device.
 
     Where autograd records nothing, detecting anomalies costs nothing; where it does, notes of where each operation was
     called made a forward pass of small operations three times as long. `CUDA_LAUNCH_BLOCKING` counts as long as nothing
@@ -114,7 +116,8 @@ class DebuggingLeftOn(Rule):
             wanted = self._is_wanted(node) or self._is_set_otherwise(name, node) or _REPEATABLE.search(text)
             if value == "1" and not wanted:
                 told = f"`{name}` is left on: {_LAUNCHES}"
-                self.report(node, told, fix=self._drop(node), tentative=is_copied(self, node))
+                doubtful = is_copied(self, node) or self._launches_nothing() or self._may_come_late(node)
+                self.report(node, told, fix=self._drop(node), tentative=doubtful)
         switches = self._switches()
         if any(not on for _, on in switches) or self._stays_on_host() or self._catches():
             return
@@ -125,6 +128,19 @@ class DebuggingLeftOn(Rule):
                 doubtful = doubtful or self._only_asks() or self._is_for_nobody(call) or self._nothing_learns(call)
                 doubtful = doubtful or self._is_on_elsewhere()
                 self.report(call, told, fix=self._drop(call), tentative=doubtful)
+
+    def _launches_nothing(self) -> bool:
+        """Whether a program brings nothing to a device, and imports no file of its project that may."""
+        text, project = self.source.text, self.flow.project
+        if project is None or any(word in text for word in (".to(", ".cuda(", "device=", "device_map", "Trainer(")):
+            return False
+        return all(project.find(name) is None for name in self.flow.scope.imports.values())
+
+    def _may_come_late(self, node: cst.CSTNode) -> bool:
+        """Whether it runs where a module is imported: by then something may be on the device, and nobody reads it."""
+        project = self.flow.project
+        is_program = "__main__" in self.source.text or project is None or not project.is_imported()
+        return self.flow.function(node) is None and not is_program
 
     def _is_trial(self, call: cst.Call) -> bool:
         """Whether a file only tries out what it defines: ``if __name__ == "__main__": ...``, and nothing is trained."""

@@ -123,6 +123,7 @@ class HostSyncInLoop(Rule):
         read: dict[Loop, list[Wait]] = {}
         told: set[tuple[cst.CSTNode, object]] = set()
         singles: list[Told] = []
+        refused = {node for node, _ in self.flow.facts.meetings}
         for wait in self.flow.facts.waits.values():
             if wait.what == "tensor from device scalars":
                 continue  # tensor-from-device-scalars says so
@@ -134,6 +135,8 @@ class HostSyncInLoop(Rule):
             single = read_one_by_one(self.flow, wait) if wait.what in READ_AS_NUMBERS else None
             if single is not None:
                 repeated, tensor = single
+                if any(part in refused for part in tree.walk(tensor)):
+                    continue  # for t in torch.eq(scores, torch.arange(3)): nothing is read where that raises
                 # gen[starts[i] : ends[i]]   is one thing to mend, and so is what two lines read of one tensor
                 marks = {(loop.node, self.code(tensor)), (repeated, self.enclosing(wait.node, cst.BaseSmallStatement))}
                 if not marks & told:
