@@ -49,14 +49,16 @@ def is_needed_there(rule: Rule, meeting: Meeting) -> bool:
 
 
 def _moved_beside(rule: Rule, meeting: Meeting) -> Move | None:
-    """A move of a part of the same batch, in the same turn of the loop over the loader."""
+    """A move of a part of the same batch, in the same turn of the loop over the loader, or in the loop before, where
+    the other part was gathered: ``labels.append(y)``, and then ``torch.cat(preds) == torch.cat(labels)``."""
     flow, function = rule.flow, rule.flow.function(meeting.node)
     turn = _turn(rule, meeting.node)
     for move in flow.facts.moves.values():
         if move.target.is_there and move.value.origin is meeting.host.origin and flow.function(move.node) is function:
             # for graph in loader: copy = graph.to(device)   may have moved all of it, in place
             whole = isinstance(move.receiver, cst.Name) and move.value.text != ELEMENT
-            if _turn(rule, move.node) is not turn or whole:
+            gathered = turn is None and rule.source.comes_before(move.node, meeting.node)
+            if (_turn(rule, move.node) is not turn and not gathered) or whole:
                 continue
             # for i in range(len(data)): data[i] = data[i].cuda()   moves each of them
             return move if not _is_any_part(move.receiver) else None
