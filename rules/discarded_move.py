@@ -131,7 +131,11 @@ class DiscardedMove(Rule):
             f"`{name}` is moved to {destination(self, unread.move)}, but the moved copy only takes the place of the "
             "loop's variable, and is discarded with it",
             notes=[self.note(loop.iter, f"`{held}` holds what it held before")],
-            tentative=not shown or is_copied(self, unread.assign) or self._is_moved_whole(loop),
+            # a tensor that stays on its device, though it was to leave it, costs memory there
+            tentative=not shown
+            or unread.move.target.is_host
+            or is_copied(self, unread.assign)
+            or self._is_moved_whole(loop),
         )
 
     def _is_moved_whole(self, loop: cst.For) -> bool:

@@ -90,6 +90,9 @@ class NumpyOnDeviceTensor(Rule):
     raises = True
 
     def check(self) -> None:
+        packages = self.flow.scope.packages
+        if "tensorflow" in packages and "torch" not in packages:
+            return  # its tensors come to the host by themselves
         uses = self.flow.facts.array_uses.values()
         told = [self._told(use) for use in uses if not self._is_caught(use.node)]
         known: set[cst.CSTNode] = {use.node for use in uses}

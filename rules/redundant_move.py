@@ -107,6 +107,8 @@ class RedundantMove(Rule):
         for move in self.flow.facts.moves.values():
             if not move.target.is_there or isinstance(self.parent(move.node), cst.Expr):
                 continue  # x.to(device) as a statement is discarded-move
+            if self._is_put_to_test(move.node):
+                continue
             first = self.flow.move(move.receiver)
             if first is not None and first.target.is_there:
                 found.append(self._twice(first, move))
@@ -121,6 +123,15 @@ class RedundantMove(Rule):
         report_together(self, [replace(t, key=(key, t.tentative)) for t, key in zip(found, keys, strict=True)])
         for moved, offload in moved_then_offloaded(self):
             self._report_offloaded(moved, offload)
+
+    def _is_put_to_test(self, node: cst.CSTNode) -> bool:
+        """``self.assertIs(x.cuda(0), x)``, ``x.to(device) is x``: that nothing is moved is what is asked."""
+        above = self.parent(node)
+        if isinstance(above, cst.Arg) and isinstance(call := self.parent(above), cst.Call):
+            return called_name(call).startswith("assert")
+        if isinstance(above, cst.ComparisonTarget):
+            above = self.parent(above)
+        return isinstance(above, cst.Comparison) and isinstance(above.comparisons[0].operator, cst.Is | cst.IsNot)
 
     def _report_offloaded(self, move: cst.Call, offload: cst.Call) -> None:
         assert isinstance(move.func, cst.Attribute)
