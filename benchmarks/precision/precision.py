@@ -83,11 +83,11 @@ which were worked on, and whose mends are in what was checked. The sixtieth, dra
 mended, are findings of both that nobody had read; of other rules than its three, none were left.
 
 The sixty-first and the sixty-second are of the halves, by chance, of 468 more, and hold rules of the nursery, too; what
-the first showed was mended before the second was drawn. The readers of the sixty-first were told that what costs nothing
-that one could measure is arguable, and that `redundant-move` is about faults: ``sixty-first-again.csv`` holds what a
-reader who knew of none of that said of the 20 findings still told that were not true, and of 14 others, by what is said
-above (a copy for nothing is one however small): 14 of the 20 are true, and one of the 14 is wrong. Files that several of
-these repositories hold alike were drawn once.
+the first showed was mended before the second was drawn. The readers of the sixty-first were told that what costs
+nothing that one could measure is arguable, and that `redundant-move` is about faults: ``sixty-first-again.csv`` holds
+what a reader who knew of none of that said of the 20 findings still told that were not true, and of 14 others, by what
+is said above (a copy for nothing is one however small): 14 of the 20 are true, and one of the 14 is wrong. Files that
+several of these repositories hold alike were drawn once.
 
 ``new-rules.csv`` holds what a reader said of all findings of the first two of these three, of a first form of
 `unused-move`, of `device-compared-to-string`, `visible-devices-set-late` and `zero-device-count` in the repositories of
