@@ -85,7 +85,8 @@ class HostSyncInForward(Rule):
     Of 21 findings of a first form in repositories that nobody had tuned for, 8 were worth a change, and 6 wrong; of the
     ten left in the projects that showed what to mend, all are right. It waits in the nursery since, of 28 in a thousand
     more repositories, strict readers held 21 for true, six for arguable and one for wrong: what they wait for is real,
-    and most stand where a project seldom gets.
+    and most stand where a project seldom gets. Of 20 in 234 more, they held nine for true, and four for wrong: numbers
+    and texts that stand beside tensors in a dictionary.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)

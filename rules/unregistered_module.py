@@ -86,7 +86,8 @@ class UnregisteredModule(Rule):
     pipelines; and what is not seen to be a named tuple, but holds tensors elsewhere in the file.
 
     In the nursery: none of 6 findings in repositories that nobody had tuned for was worth a change. The modules are
-    unregistered in each, and put where they belong by other means, or on purpose.
+    unregistered in each, and put where they belong by other means, or on purpose. Of four in 234 more, readers held two
+    for true, and one for wrong, whose list holds what another module has registered.
 
     ## References
     - [torch.nn.ModuleList](https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)

@@ -74,7 +74,8 @@ class UnusedMove(Rule):
     others.
 
     In the nursery: of 13 findings in repositories that were new to it, seven were worth a change and none was wrong;
-    the others stood in code that never runs, or moved nothing, which is silent now. Of 35 of a first form, 25 were.
+    the others stood in code that never runs, or moved nothing, which is silent now. Of 35 of a first form, 25 were. Of
+    20 in 234 more, they held eleven for true and four for wrong, which are silent or tentative now.
 
     ## References
     - [torch.Tensor.to](https://pytorch.org/docs/stable/generated/torch.Tensor.to.html)
