@@ -48,6 +48,8 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     function = rule.flow.function(meeting.node)
     if function is None or _is_on_host_there(rule, meeting.node):
         return False
+    if _is_handed_there(rule, function, meeting.there.origin):
+        return True
     if _comes_from_module(rule, meeting):
         return not (
             _is_called_by_nobody(rule, function)
@@ -56,6 +58,18 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
             or _sets_up(rule, function)
         )
     return _runs_in_forward(rule, function, meeting)
+
+
+def _is_handed_there(rule: Rule, function: Function, param: cst.CSTNode | None) -> bool:
+    """``loss = contrast(net(x.cuda()))``, where ``def contrast(z): ...``: a plain function that its file calls with
+    what is on a device, and with nothing else."""
+    if function.cls is not None or not isinstance(param, cst.Param) or param not in function.params:
+        return False
+    if param.name.value in function.handed_host or param.name.value in function.assigned:
+        return False
+    given = [each for call in calls_that_run(rule, function) for each in _given(call, function, param)]
+    values = [rule.flow.value(each) for each in given]
+    return bool(values) and all(value.holds_tensors and is_chosen(rule, value) for value in values)
 
 
 def _may_be_read(rule: Rule, meeting: Meeting) -> bool:

@@ -97,12 +97,13 @@ class TensorWithoutDevice(Rule):
     where that speaks of devices.
 
     By default only what is plain is told. The other side is the module's own, is on a device that the code names, or
-    was handed to `forward` or a training step. The tensor gets there on a straight path: no branch or turn of a loop
-    lies in between, nor a constructor, but for that of a plain object, where nothing else is ever put in its place;
-    nothing else may have taken its place, at most one test stands above both, and that does not ask for a remainder
-    (`n % 2`) or a size (`points.shape[-1] == 2`). A plain function that a step calls is handed what may be there by the
-    file, and nothing that is, or at times is, on the host. What they meet in takes them as they are: not a module of
-    unknown make, nor the mask of `nn.TransformerEncoder`, which drops a causal one.
+    was handed to `forward` or a training step, or to a plain function that the file calls with what is on a device, and
+    with nothing else. The tensor gets there on a straight path: no branch or turn of a loop lies in between, nor a
+    constructor, but for that of a plain object, where nothing else is ever put in its place; nothing else may have
+    taken its place, at most one test stands above both, and that does not ask for a remainder (`n % 2`) or a size
+    (`points.shape[-1] == 2`). A plain function that a step calls is handed what may be there by the file, and nothing
+    that is, or at times is, on the host. What they meet in takes them as they are: not a module of unknown make, nor
+    the mask of `nn.TransformerEncoder`, which drops a causal one.
 
     The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises
     anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for
