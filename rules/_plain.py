@@ -12,7 +12,7 @@ from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import takes_as_is
 from devlint.flow.names import dotted
-from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
 from devlint.rules._switches import tests_above
 
@@ -86,7 +86,20 @@ def _is_kept(rule: Rule, maker: Function, made: cst.Call, meeting: Meeting) -> b
     held = {dotted(part) for part in tree.walk(meeting.host_node) if isinstance(part, cst.Attribute)}
     names = {name.removeprefix("self.") for name in held if name.startswith("self.") and name.count(".") == 1}
     names = {name for name in names if rule.flow.stores(cls, name)}
-    return bool(names) and all(len(rule.flow.stores(cls, name)) == 1 for name in names)
+    return bool(names) and all(_is_there_at_first(rule, cls, name, function, meeting.node) for name in names)
+
+
+def _is_there_at_first(rule: Rule, cls: Class, name: str, function: Function, node: cst.CSTNode) -> bool:
+    """Whether the first call of a method finds what the constructor made: nothing else is put there but by the method
+    itself, once it has read it."""
+    by_constructor = 0
+    for statement, _ in rule.flow.stores(cls, name):
+        setter = rule.flow.function(statement)
+        if setter is not None and setter.role == CONSTRUCTOR:
+            by_constructor += 1
+        elif setter is not function or rule.source.offsets(statement)[1] < rule.source.offsets(node)[1]:
+            return False
+    return by_constructor == 1
 
 
 def _above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.CSTNode, cst.CSTNode]]:

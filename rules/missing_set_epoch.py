@@ -11,6 +11,7 @@ from devlint.rule import Rule
 from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, names_in, takes_more
 from devlint.rules._moves import short
 from devlint.rules._only_distributed import samplers_for_several, uses
+from devlint.rules._switches import tests_above
 
 #: Libraries that tell samplers the epoch by themselves.
 _CALLED = re.compile(r"^[^#\n]*set_epoch", re.MULTILINE)
@@ -62,8 +63,9 @@ class MissingSetEpoch(Rule):
     ```
 
     ## Fix safety
-    The fix tells the sampler the epoch right before the loop over its loader. It is unsafe: the order of the data is
-    another one from the second epoch on. It is offered where both loops are in the function that makes the loader.
+    The fix tells the sampler the epoch right before the loop over its loader, and asks first whether it is one of these
+    where it may be another. It is unsafe: the order of the data is another one from the second epoch on. It is offered
+    where both loops are in the function that makes the loader.
 
     ## Limits
     Silent for `shuffle=False`, for data whose name says that it is not trained on, where the file does not loop over
@@ -106,7 +108,7 @@ class MissingSetEpoch(Rule):
             place = rounds.iter if rounds is not None else here[0].iter if here else call
             if place not in told:  # a loop takes one loader, whichever of them
                 told.add(place)
-                fix = self._fix(loader, here[0], rounds) if here and rounds is not None else None
+                fix = self._fix(call, loader, here[0], rounds) if here and rounds is not None else None
                 self._report(place, call, (here or epochs)[0], fix, sure=bool(here))
 
     def _told_none(self) -> None:
@@ -182,12 +184,28 @@ class MissingSetEpoch(Rule):
         functions = self.flow.scope.functions.values()
         return any(f.name in called and tree.named(f.node.body, "backward") for f in functions)
 
-    def _fix(self, loader: cst.Call, loop: cst.For, inner: cst.For) -> Fix | None:
+    def _fix(self, sampler: cst.Call, loader: cst.Call, loop: cst.For, inner: cst.For) -> Fix | None:
         if not isinstance(loop.target, cst.Name):
             return None
-        told = f"{bound_name(self.flow, loader)}.sampler.set_epoch({loop.target.value})"
-        line = self.insert_statement(inner, told)
+        held = f"{bound_name(self.flow, loader)}.sampler"
+        lines = [f"{held}.set_epoch({loop.target.value})"]
+        if self._may_be_another(sampler, loader):
+            lines = [f"if isinstance({held}, {self.code(sampler.func)}):", f"    {lines[0]}"]
+        line = self.insert_statement(inner, *lines)
         return self.fix("tell the sampler the epoch", line, safe=False) if line is not None else None
+
+    def _may_be_another(self, sampler: cst.Call, loader: cst.Call) -> bool:
+        """``if rank == -1: sampler = RandomSampler(rows)   else: sampler = DistributedSampler(rows)``: others are told
+        no epoch."""
+        if isinstance(self.enclosing(sampler, cst.IfExp, cst.BaseSmallStatement), cst.IfExp):
+            return True
+        name, function = bound_name(self.flow, sampler), self.flow.function(sampler)
+        shared = {test for test, _, _ in tests_above(self, loader)}
+        return any(test not in shared for test, _, _ in tests_above(self, sampler)) or any(
+            bool(name) and assign.value is not sampler and self.flow.function(assign) is function
+            for assign in self.source.nodes_of(cst.Assign)
+            if any(dotted(target.target) == name for target in assign.targets)
+        )
 
 
 def _iterated(node: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -363,7 +363,9 @@ class Flow:
             return Value(LIST, items=Value(THING, frame.self_place))
         for owner in cls.lineage:
             pending = owner.pending.get(name)
-            if pending and frame.role != CONSTRUCTOR:
+            if pending and frame.role != CONSTRUCTOR and _is_first_call(frame, cls, value, pending):
+                value = value.but(tracked=None, pinned=None)  # as far as that goes, later calls count, too
+            elif pending and frame.role != CONSTRUCTOR:
                 # another method sets it too, to what is not known yet
                 if value.kind != MODULE:
                     return written_elsewhere(value)
@@ -544,6 +546,13 @@ class Flow:
         if word not in self.source.text:
             return False
         return any(name.value == word for name in self.source.nodes_of(cst.Name))
+
+
+def _is_first_call(frame: Frame, cls: Class, value: Value, pending: set[str]) -> bool:
+    """``def update(self, x): self.total = self.total + x``, of a plain object: where nothing but this method sets what
+    the constructor made, its first call finds that."""
+    alone = frame.function is not None and pending == {frame.function.name}
+    return alone and not cls.is_module and value.kind == TENSOR and value.place.is_host
 
 
 def _is_placeholder(value: Value) -> bool:
