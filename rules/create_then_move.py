@@ -75,11 +75,11 @@ class CreateThenMove(Rule):
 
     ## Fix safety
     The fix gives the factory `device=` and drops the move, or only its device where it changes the type, too. It is
-    safe: the values stay the same. For random factories it is unsafe, since a device draws other numbers from the
-    same seed than the host does; so it is for `.cuda(index)` with an index that may be `None`, for
-    `.to(x.device.type)` and `.type(x.type())`, which forget the index: the fix writes `device=x.device`; and for what
-    is put together. No fix is offered where the device
-    may be another one, or not bound yet, at the factory.
+    safe: the values stay the same, but for the last digit, perhaps, of what `torch.linspace`, `torch.logspace` and
+    windows compute. For random factories it is unsafe, since a device draws other numbers from the same seed than the
+    host does; so it is for `.cuda(index)` with an index that may be `None`, for `.to(x.device.type)` and
+    `.type(x.type())`, which forget the index: the fix writes `device=x.device`; and for what is put together. No fix is
+    offered where the device may be another one, or not bound yet, at the factory.
 
     ## Limits
     Silent for values that come from Python or numpy (`torch.tensor(xs)`): `device=` makes the very same copy of them.
