@@ -94,7 +94,9 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     if is_chosen(rule, value):
         return True
     function = rule.flow.function(node)
-    return value.place.name == "self" and not _is_on_host_there(rule, node) and not _is_fed_from_host(rule, function)
+    if value.place.name != "self" or _is_on_host_there(rule, node):
+        return False
+    return not _is_fed_from_host(rule, function) and not _reads_inputs_on_host(rule, function)
 
 
 def _is_on_host_there(rule: Rule, node: cst.CSTNode) -> bool:
@@ -141,6 +143,20 @@ def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
         for call in asked
         for value in (rule.flow.value(a.value) for a in call.args)
     )
+
+
+def _reads_inputs_on_host(rule: Rule, function: Function | None) -> bool:
+    """``def forward(self, x): return torch.from_numpy(self.engine.run(x.numpy()))``: a module for the host, or for what
+    has its tensors there, and so are its weights."""
+    forward = function.cls.find_method("forward") if function is not None and function.cls is not None else None
+    if forward is None:
+        return False
+    for each in tree.walk(forward.node.body):
+        if isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) and each.func.attr.value == "numpy":
+            value = rule.flow.value(each.func.value)
+            if value.is_tensor and value.origin in forward.params and not value.place.is_host:
+                return True
+    return False
 
 
 # the code says which device -----------------------------------------------------------------------

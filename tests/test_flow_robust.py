@@ -118,6 +118,9 @@ EXPRESSIONS = (
     "nn.Parameter({0})",
     "{0}.append({1})",
     "{0}.update({1})",
+    "{0}.update({1}, x={2})",
+    "{0}.setdefault('a', {1})",
+    "{0}.pop({1}, {2})",
     "{0}.items()",
     "{0}.numpy()",
     "{0}.item()",
@@ -351,6 +354,19 @@ SHAPES = {
 def test_work_grows_with_the_program_only(shape: str) -> None:
     _, work = follow(SHAPES[shape])
     assert work < WORK_PER_NODE
+
+
+RECEIVERS = ("{'a': x}", "{}", "[x]", "(x, y)", "{x}", "'a'", "x", "torch.zeros(2).cuda()", "nn.Linear(2, 2)", "None")
+METHODS = tuple(
+    sorted(name for kind in (dict, list, set, str, tuple) for name in dir(kind) if not name.startswith("_"))
+)
+ARGUMENTS = ("", "x", "x, y", "{}", "None", "a=x", "x, a=y", "*x", "**x", "x, **y", "0", "'a', x", "{'a': x}")
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS)
+def test_any_method_of_a_container_is_followed_with_any_arguments(receiver: str) -> None:
+    calls = (f"    r = {receiver}\n    r.{method}({given})\n" for method in METHODS for given in ARGUMENTS)
+    follow("def f(x, y: torch.Tensor):\n" + "".join(calls))
 
 
 @pytest.mark.parametrize("code", ["", "\n", "# nothing\n", "class A: x: int\n", "f(*a, **b)\n", "type X = int\n"])

@@ -279,10 +279,12 @@ def _container_method(
         if name == "copy":
             return receiver.but(obj=node)
         if name == "update":
-            by = args.value(0) if args.positional else Value(DICT, items={})
+            after = receiver
+            if args.starred or args.positional:
+                after = updated(receiver, UNKNOWN if args.starred else args.value(0) or UNKNOWN)
             for keyword, (_, value) in args.keywords.items():
-                by = updated(by or UNKNOWN, Value(DICT, items={keyword: value}))
-            frame.change(receiver, key, updated(receiver, by if by is not None and not args.starred else UNKNOWN))
+                after = updated(after, Value(DICT, items={keyword: value}))
+            frame.change(receiver, key, after)
             return NOTHING
         if name == "clear":
             frame.change(receiver, key, receiver.but(items={}))
