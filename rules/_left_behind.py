@@ -9,10 +9,11 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.facts import Meeting, Move
+from devlint.flow.hypothesis import MODEL_NAME
 from devlint.flow.loops import loops_around
 from devlint.flow.modules import takes_as_is
-from devlint.flow.names import dotted, names_bound
-from devlint.flow.value import ELEMENT, LOADER, UNKNOWN, Value
+from devlint.flow.names import dotted, last_word, names_bound
+from devlint.flow.value import ELEMENT, LOADER, MODULE, UNKNOWN, Value
 from devlint.rule import Rule
 from devlint.rules._meetings import is_dead
 
@@ -44,8 +45,24 @@ def is_needed_there(rule: Rule, meeting: Meeting) -> bool:
         return False  # a file that prepares them may hand the loader over
     if meeting.what == "a loss":
         return False  # criterion(net(x), targets)   one of the project's own may move them
+    if _is_fed_as_it_is(rule, meeting):
+        return False
     of_tokenizer = _maker(rule, meeting).ref == "encoding"
     return meeting.what != "a call of the module" or of_tokenizer or takes_as_is(meeting.there)
+
+
+def _is_fed_as_it_is(rule: Rule, meeting: Meeting) -> bool:
+    """``guess = model(x)``, ``x - attack(x).to(device)``: who hands a model parts that nobody moves has a loader that
+    does, or keeps the model on the host."""
+    flow, function = rule.flow, rule.flow.function(meeting.node)
+    for call in tree.walk(function.node if function is not None else rule.source.module):
+        if not isinstance(call, cst.Call) or not call.args or not isinstance(call.args[0].value, cst.Name):
+            continue
+        given = flow.value(call.args[0].value)
+        part = given.origin is meeting.host.origin and not given.place.is_there
+        if part and (flow.value(call.func).kind == MODULE or MODEL_NAME.search(last_word(dotted(call.func)))):
+            return True
+    return False
 
 
 def _moved_beside(rule: Rule, meeting: Meeting) -> Move | None:

@@ -138,11 +138,27 @@ def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
         return False
     calls = [each for each in tree.walk(function.node.body) if isinstance(each, cst.Call)]
     asked = [call for call in calls if dotted(call.func) == "self" or rule.flow.value(call.func).place.name == "self"]
-    return any(
-        value.is_tensor and value.place.is_host
-        for call in asked
-        for value in (rule.flow.value(a.value) for a in call.args)
-    )
+    given = [arg.value for call in asked for arg in call.args]
+    if any(value.is_tensor and value.place.is_host for value in map(rule.flow.value, given)):
+        return True
+    wrapped = _wrapped_on_host(rule, function) if given else set()
+    return any(isinstance(each, cst.Name) and each.value in wrapped for arg in given for each in tree.walk(arg))
+
+
+def _wrapped_on_host(rule: Rule, function: Function) -> set[str]:
+    """``x = torch.randn(3, c); x = Field(x, self.kind)``: the names of what is made of host tensors, and what that is
+    is not known."""
+    found: set[str] = set()
+    for node in tree.walk(function.node.body):
+        if not isinstance(node, cst.Assign):
+            continue
+        parts = [each for each in tree.walk(node.value) if isinstance(each, cst.Name | cst.Call)]
+        values = map(rule.flow.value, parts)
+        of_host = any(value.is_tensor and value.place.is_host for value in values)
+        of_found = any(isinstance(each, cst.Name) and each.value in found for each in parts)
+        if (of_host or of_found) and not rule.flow.value(node.value).place.is_known:
+            found |= names_bound(*(target.target for target in node.targets))
+    return found
 
 
 def _reads_inputs_on_host(rule: Rule, function: Function | None) -> bool:

@@ -282,7 +282,7 @@ class InvalidDeviceArgument(Rule):
 
     def _legacy(self, node: cst.Call, name: str) -> None:
         arg = argument(node, None, "device")
-        if arg is None or self._is_expected(node) or self._is_for_type_checker(node):
+        if arg is None or self._is_expected(node) or self._is_for_type_checker(node) or self._is_new(node, arg):
             return
         value = self.flow.value(arg.value)
         # def cube(device="cpu"): of a test
@@ -305,6 +305,15 @@ class InvalidDeviceArgument(Rule):
                 or is_copied(self, node)
                 or is_switched_off(self, node),
             )
+
+    def _is_new(self, node: cst.Call, arg: cst.Arg) -> bool:
+        """``class Lit(LightningModule): def __init__(self): self.weight = torch.Tensor(rows, device=self.device)``: a
+        base keeps the device, which is the host before anybody moves the module."""
+        function = self.flow.function(node)
+        cls = function.cls if function is not None and function.role == CONSTRUCTOR else None
+        if cls is None or not cls.is_module or dotted(arg.value) != "self.device":
+            return False
+        return not any("device" in method.stores for each in cls.lineage for method in each.methods.values())
 
     def _is_of_data(self, node: cst.Call, device: Value) -> bool:
         """``def mask(batch): return torch.Tensor(rows, device=batch["x"].device)``: data is prepared on the host."""

@@ -43,6 +43,9 @@ _PLOTS = frozenset(
     "plot scatter imshow hist hist2d bar barh fill_between matshow semilogx semilogy loglog errorbar boxplot "
     "violinplot contour contourf pcolormesh stem step pie quiver".split()
 )
+#: Keywords of plots that matplotlib asks for their number, by `item()` or `float()`, which any device answers
+#: (`matplotlib.colors.Normalize`), or for their text. Tried with matplotlib 3.11.
+_NUMBERS_OF_PLOTS = frozenset("vmin vmax lw linewidth ms markersize mew markeredgewidth label".split())
 _ESTIMATOR_METHODS = frozenset(
     "fit fit_predict fit_transform partial_fit predict predict_proba predict_log_proba decision_function score "
     "score_samples transform inverse_transform kneighbors".split()
@@ -78,7 +81,7 @@ def library_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value |
     tail = rest.rpartition(".")[2]
     if head == "matplotlib":
         if tail in _PLOTS:
-            _use_all(frame, node, name, args)
+            _plot(frame, node, name, args)
         return _of_pyplot(tail)
     if head == "sklearn" and "array_api_dispatch" not in frame.scope.source.text:
         if tail[:1].isupper():
@@ -104,7 +107,7 @@ def library_method(frame: Frame, node: cst.Call, receiver: Value, name: str, arg
     """A method of a figure, of axes or of an estimator."""
     if receiver.text == _AXES:
         if name in _PLOTS:
-            _use_all(frame, node, f"Axes.{name}", args)
+            _plot(frame, node, f"Axes.{name}", args)
         return receiver if name in ("ravel", "flatten", "reshape") else UNKNOWN
     if receiver.text == _FIGURE:
         return Value(INSTANCE, text=_AXES) if name in ("add_subplot", "gca", "subplots") else UNKNOWN
@@ -118,6 +121,12 @@ def library_method(frame: Frame, node: cst.Call, receiver: Value, name: str, arg
 def is_axes(value: Value) -> bool:
     """An axes object of matplotlib's, or an array of them: ``axes[0, 1]`` and ``axes.flat`` are the like."""
     return value.kind == INSTANCE and value.text == _AXES
+
+
+def _plot(frame: Frame, node: cst.Call, name: str, args: Args) -> None:
+    drawn = (pair for key, pair in args.keywords.items() if key not in _NUMBERS_OF_PLOTS)
+    for operand, value in (*args.positional, *drawn):
+        use(frame, node, name, operand, value)
 
 
 def _use_all(frame: Frame, node: cst.Call, name: str, args: Args, host_too: bool = False) -> None:

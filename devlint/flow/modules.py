@@ -362,6 +362,8 @@ def _is_length(key: str | None) -> bool:
 
 def _output(module: Value, operands: list[Operand], node: cst.Call) -> Value:
     place = module.place
+    if place.is_host and module.ref is None and not module.holds:
+        place = UNKNOWN_PLACE  # loss = nn.MSELoss() if plain else nn.L1Loss()   such have no tensors, and follow inputs
     if not place.is_known:
         known = [v.place for _, v in operands if v.holds_tensors and v.place.is_there]
         place = known[0] if known else place

@@ -259,12 +259,7 @@ def join(a: Value, b: Value) -> Value:
             return Value(LIST, items=join(element(a), element(b)))
         items = [join(x, y) for x, y in zip(a.items, b.items, strict=True)]
     elif kind == DICT:
-        items = {
-            key: join(a.items[key], b.items[key])
-            if key in a.items and key in b.items
-            else a.items.get(key) or b.items[key]
-            for key in {**a.items, **b.items}
-        }
+        items = {key: _join_entry(a.items, b.items, key) for key in {**a.items, **b.items}}
     return Value(
         kind,
         place,
@@ -279,6 +274,12 @@ def join(a: Value, b: Value) -> Value:
         holds=a.holds and b.holds,
         tracked=_both(a.tracked, b.tracked),
     )
+
+
+def _join_entry(one: dict[str, Value], other: dict[str, Value], key: str) -> Value:
+    """What either dictionary holds under a key; ``{k: v.to(device) for k, v in rows.items()}`` says it of any key."""
+    a, b = one.get(key) or one.get("*"), other.get(key) or other.get("*")
+    return join(a, b) if a is not None and b is not None else a or b or UNKNOWN
 
 
 def made_of(value: Value) -> Value | None:
