@@ -16,6 +16,7 @@ from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.value import ELEMENT, LOADER, MODULE, UNKNOWN, Value
 from devlint.rule import Rule
 from devlint.rules._meetings import is_dead
+from devlint.rules._placing import may_place
 
 #: What counts elements is read on the host: ``pack_padded_sequence(x, lengths)``.
 _SIZES = re.compile(r"len|size|count|num")
@@ -31,7 +32,7 @@ def left_behind(rule: Rule) -> Iterator[tuple[Meeting, Move]]:
         if key in seen or _SIZES.search(key[-1]) or not _is_part(rule, meeting) or is_dead(rule, meeting.node):
             continue
         maker = _maker(rule, meeting)
-        if isinstance(maker.origin, cst.Call) and not maker.place.is_host:
+        if (isinstance(maker.origin, cst.Call) and not maker.place.is_host) or may_place(rule, maker.origin):
             continue  # DataLoader(rows, collate_fn=pack(device))
         moved = _moved_beside(rule, meeting)
         if moved is not None:

@@ -14,6 +14,7 @@ from devlint.flow.modules import takes_as_is
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
+from devlint.rules._caught import is_caught
 from devlint.rules._switches import tests_above
 
 #: Torch drops a mask that it recognises as causal on its way to their layers.
@@ -31,6 +32,7 @@ def is_plain(rule: Rule, meeting: Meeting) -> bool:
         and _can_be_made(rule, made)
         and _comes_straight(rule, made, meeting)
         and not _is_for_nothing(rule, meeting)
+        and not is_caught(rule, meeting.node)
     )
 
 
@@ -86,7 +88,39 @@ def _is_kept(rule: Rule, maker: Function, made: cst.Call, meeting: Meeting) -> b
     held = {dotted(part) for part in tree.walk(meeting.host_node) if isinstance(part, cst.Attribute)}
     names = {name.removeprefix("self.") for name in held if name.startswith("self.") and name.count(".") == 1}
     names = {name for name in names if rule.flow.stores(cls, name)}
+    if _sets_by_name(rule, cls) or any(_is_handled(rule, cls, name) for name in names):
+        return False
     return bool(names) and all(_is_there_at_first(rule, cls, name, function, meeting.node) for name in names)
+
+
+#: Ways to set attributes that nobody sees: ``setattr(self, name, getattr(self, name).to(device))``.
+_BY_NAME = ("setattr(", "__dict__", "vars(")
+
+
+def _sets_by_name(rule: Rule, cls: Class) -> bool:
+    """Whether the class, or a plain function, sets attributes by names that are no constants."""
+    if not any(word in rule.source.text for word in _BY_NAME):
+        return False
+    plain = [each.node for each in rule.flow.scope.functions.values() if each.cls is None and each.outer is None]
+    code = "".join(rule.code(node) for node in (*(each.node for each in (*cls.lineage, *cls.descendants)), *plain))
+    return any(word in code for word in _BY_NAME)
+
+
+def _is_handled(rule: Rule, cls: Class, name: str) -> bool:
+    """``class OnDevice(Table): ... self.rows = self.rows.to(device)``, ``self.move(self.rows)``,
+    ``self.rows.update(...)``, ``self.rows.data = ...``: something else may put other tensors there."""
+    if any(name in method.stores for heir in cls.descendants for method in heir.methods.values()):
+        return True
+    for node in rule.source.nodes_of(cst.Attribute):
+        if dotted(node) != f"self.{name}":
+            continue
+        above = rule.parent(node)
+        if isinstance(above, cst.Attribute) and above.attr.value in ("data", "update"):
+            return True
+        call = rule.parent(above) if isinstance(above, cst.Arg) else None
+        if isinstance(call, cst.Call) and (dotted(call.func).startswith("self.") or not rule.flow.name_of(call)):
+            return True
+    return False
 
 
 def _is_there_at_first(rule: Rule, cls: Class, name: str, function: Function, node: cst.CSTNode) -> bool:

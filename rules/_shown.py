@@ -17,9 +17,9 @@ from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
-from devlint.flow.scope import Function
+from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.steps import is_under_test
-from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
+from devlint.flow.value import MODULE, SELF, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._exports import is_of_export, records
 from devlint.rules._meetings import calls_of, is_off, speaks_of_devices
@@ -43,16 +43,19 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
         return False
     if _may_be_read(rule, meeting):
         return False
-    if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
-        return True
     function = rule.flow.function(meeting.node)
-    if function is None or _is_on_host_there(rule, meeting.node):
+    if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
+        return not _is_brought_to_host(rule, function, meeting.there) and not is_under_default(rule, function)
+    if function is None or is_under_default(rule, function) or _is_on_host_there(rule, meeting.node):
         return False
     if _is_handed_there(rule, function, meeting.there.origin):
         return True
     if _comes_from_module(rule, meeting):
         return not (
-            _is_called_by_nobody(rule, function)
+            _is_given_back_on_host(rule, function, meeting.there)
+            or _brings_self_to_host(rule, function)
+            or _places_its_parts(rule, function)
+            or _is_called_by_nobody(rule, function)
             or _asks_for_size(rule, function)
             or _tries_out(rule, function)
             or _sets_up(rule, function)
@@ -67,7 +70,7 @@ def _is_handed_there(rule: Rule, function: Function, param: cst.CSTNode | None) 
         return False
     if param.name.value in function.handed_host or param.name.value in function.assigned:
         return False
-    given = [each for call in calls_that_run(rule, function) for each in _given(call, function, param)]
+    given = [each for call in calls_that_run(rule, function) for each in given_to(call, function, param)]
     values = [rule.flow.value(each) for each in given]
     return bool(values) and all(value.holds_tensors and is_chosen(rule, value) for value in values)
 
@@ -83,6 +86,8 @@ def _may_be_read(rule: Rule, meeting: Meeting) -> bool:
         or not isinstance(made, cst.Call)
     ):
         return False
+    if not call.args or meeting.host_node is not call.args[0].value:
+        return True  # net(x, torch.arange(3))
     entry = rule.flow.factory(made)
     values = [rule.flow.value(arg.value) for arg in call.args]
     is_told = rule.flow.name_of(made) in table.KEEPING or (entry is not None and entry.values == "python")
@@ -91,9 +96,9 @@ def _may_be_read(rule: Rule, meeting: Meeting) -> bool:
 
 def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     """Whether a value is on a device by more than a parameter that may be anywhere."""
-    if is_chosen(rule, value):
-        return True
     function = rule.flow.function(node)
+    if is_chosen(rule, value):
+        return not _is_brought_to_host(rule, function, value)
     if value.place.name != "self" or _is_on_host_there(rule, node):
         return False
     return not _is_fed_from_host(rule, function) and not _reads_inputs_on_host(rule, function)
@@ -132,6 +137,57 @@ def _is_of_host_script(rule: Rule) -> bool:
     return project is not None and not project.is_imported()
 
 
+def _is_brought_to_host(rule: Rule, function: Function | None, value: Value) -> bool:
+    """``def place(self, device): self.table = self.rows.to(device)``, of which somebody asks the host: ``place("cpu")``
+    or, where that is its default, ``place()``; what reads `self.table` may be called after that."""
+    place = value.place
+    placer = next((f for f in rule.flow.scope.functions.values() if f.scope == place.scope), None)
+    head = place.name.partition(".")[0]
+    if placer is None or placer is function or placer.cls is None or placer.role == CONSTRUCTOR:
+        return False
+    param = placer.param(head)
+    if param is None or head in placer.assigned:
+        return False
+    for call in calls_that_run(rule, placer):
+        given = given_to(call, placer, param)
+        if any(_leaves_on_host(rule, each) for each in given):
+            return True
+        if not given and param.default is not None and _leaves_on_host(rule, param.default):
+            return True
+    return False
+
+
+def is_under_default(rule: Rule, function: Function | None) -> bool:
+    """``with torch.device("cuda"): net = Net()``: whether the file calls a function, or builds its class, where a
+    default device is set."""
+    if function is None or "device(" not in rule.source.text:
+        return False
+    names = {function.name, function.cls.name if function.cls is not None else function.name}
+    called = {call for call in rule.source.nodes_of(cst.Call) if last_word(dotted(call.func)) in names}
+    contexts = [call for call in rule.flow.calls("torch.device") if _is_entered(rule, call)]
+    functions = {rule.flow.function(call) for call in contexts}
+    for call in called:
+        if rule.flow.function(call) not in functions:
+            continue
+        above = rule.enclosing(call, cst.With)
+        while above is not None:
+            if any(part in contexts for item in above.items for part in tree.walk(item)):
+                return True
+            if any(part in contexts for part in tree.walk(above.body) if rule.source.comes_before(part, call)):
+                return True  # stack.enter_context(torch.device("cuda"))
+            above = rule.enclosing(above, cst.With)
+    return False
+
+
+def _is_entered(rule: Rule, call: cst.Call) -> bool:
+    """``with torch.device("cuda"):``, ``stack.enter_context(torch.device("cuda"))``"""
+    above = rule.parent(call)
+    if isinstance(above, cst.WithItem):
+        return True
+    entering = rule.parent(above) if isinstance(above, cst.Arg) else None
+    return isinstance(entering, cst.Call) and last_word(dotted(entering.func)) == "enter_context"
+
+
 def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
     """``def predict(self, state): return self(torch.tensor(state)).numpy()``: a module that stays on the host."""
     if function is None:
@@ -139,10 +195,48 @@ def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
     calls = [each for each in tree.walk(function.node.body) if isinstance(each, cst.Call)]
     asked = [call for call in calls if dotted(call.func) == "self" or rule.flow.value(call.func).place.name == "self"]
     given = [arg.value for call in asked for arg in call.args]
+    # self(Field(torch.randn(3, 8)))
+    given += [arg.value for each in given if isinstance(each, cst.Call) for arg in each.args]
     if any(value.is_tensor and value.place.is_host for value in map(rule.flow.value, given)):
         return True
     wrapped = _wrapped_on_host(rule, function) if given else set()
     return any(isinstance(each, cst.Name) and each.value in wrapped for arg in given for each in tree.walk(arg))
+
+
+def _is_given_back_on_host(rule: Rule, function: Function, value: Value) -> bool:
+    """``self(Field(torch.randn(3, 8))).values + torch.zeros(3, 8)``"""
+    made = value.origin
+    return isinstance(made, cst.Call) and dotted(made.func) == "self" and _is_fed_from_host(rule, function)
+
+
+def _places_its_parts(rule: Rule, function: Function) -> bool:
+    """``def to(self, device): self.head.to(device)``, ``self.head = nn.Linear(8, 2).to("cuda:1")`` in a constructor:
+    whether the class has an idea of its own of what is where."""
+    cls = function.cls
+    if cls is None:
+        return False
+    own = [cls.find_method(name) for name in ("to", "cuda", "_apply")]
+    if any(method is not None and "super" not in rule.code(method.node) for method in own):
+        return True
+    built = {method for each in cls.lineage for method in each.methods.values() if method.role == CONSTRUCTOR}
+    return any(
+        move.target.is_there and move.value.kind == MODULE and rule.flow.function(move.node) in built
+        for move in rule.flow.facts.moves.values()
+    )
+
+
+def _brings_self_to_host(rule: Rule, function: Function) -> bool:
+    """``self.to("cpu")``, ``copy.deepcopy(self).cpu()``: a method that works on the host."""
+    for call in tree.walk(function.node.body):
+        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+            continue
+        to_host = call.func.attr.value == "cpu" or (
+            call.func.attr.value == "to" and any(_leaves_on_host(rule, arg.value) for arg in call.args)
+        )
+        of_self = rule.flow.value(call.func.value).kind in (MODULE, SELF) or "copy(self" in rule.code(call.func.value)
+        if to_host and of_self:
+            return True
+    return False
 
 
 def _wrapped_on_host(rule: Rule, function: Function) -> set[str]:
@@ -246,7 +340,7 @@ def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, .
     if param.default is None or _is_accelerator(rule, param.default):
         return True
     for call in calls_that_run(rule, function):
-        given = _given(call, function, param)
+        given = given_to(call, function, param)
         for each in given:
             caller = rule.flow.function(call)
             if caller is not None and dotted(each) in caller.param_names - caller.assigned:
@@ -258,7 +352,7 @@ def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, .
     return False
 
 
-def _given(call: cst.Call, function: Function, param: cst.Param) -> list[cst.BaseExpression]:
+def given_to(call: cst.Call, function: Function, param: cst.Param) -> list[cst.BaseExpression]:
     """What a call hands to a parameter, by its name or by its position, as far as `*xs` leaves that plain."""
     given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == param.name.value]
     if param in function.positional:
@@ -377,7 +471,7 @@ def _is_handed_tensor(
         return False
     found = there = False
     for call in calls_of(rule, function):
-        given, caller = _given(call, function, param), rule.flow.function(call)
+        given, caller = given_to(call, function, param), rule.flow.function(call)
         for each in given:
             if caller is not None and _is_either(rule, caller, each):
                 return False

@@ -82,6 +82,9 @@ def takes_tensors_alone(rule: Rule, call: cst.Call) -> bool:
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.MatrixMultiply, cst.Power)
 
+#: What batches of graphs have and no tensor has. They move in place, and have `detach`, `clone` and the like, too.
+OF_GRAPHS = frozenset("edge_index edge_attr edge_weight num_graphs num_nodes ptr".split())
+
 #: Methods of tensors; what holds several and moves them in place, as graphs and modules do, has none of these.
 OF_TENSORS = frozenset(
     "unsqueeze squeeze permute masked_fill view argmax softmax repeat_interleave reshape flatten transpose numpy item "

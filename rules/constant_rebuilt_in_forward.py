@@ -235,7 +235,8 @@ class ConstantRebuiltInForward(Rule):
         """``self.scale = nn.Parameter(scale) if learned else scale``; ``self.n, self.scale = scales(n, learned)``"""
         assert move.value.attr is not None
         for statement, value in self.flow.stores(*move.value.attr):
-            if value.ref in ("parameter", "buffer"):
+            # self.scale = torch.ones(1) if fixed else nn.Parameter(torch.ones(1))
+            if value.ref in ("parameter", "buffer") or "Parameter(" in self.code(statement):
                 return True
             made = statement.value if isinstance(statement, cst.Assign) else None
             maker = function_of(self.flow, made) if isinstance(made, cst.Call) else None

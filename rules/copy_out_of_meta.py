@@ -4,9 +4,11 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
+from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.names import called_name, dotted
-from devlint.flow.value import MODULE, TENSOR, UNKNOWN_KIND
+from devlint.flow.scope import CONSTRUCTOR, Class
+from devlint.flow.value import MODULE, TENSOR, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import destination
@@ -59,7 +61,8 @@ class CopyOutOfMeta(Rule):
     ## Limits
     Silent where anything in between may have given the module data: another function that takes it, a method of its own
     or of the object that keeps it, a loop over its parameters, `load_state_dict(..., assign=True)`, `from_pretrained`;
-    and where a test says that it is on another device. What one function makes and another moves is not seen.
+    where its constructor makes parts on another device (`nn.Linear(3, 3, device="cpu")`); and where a test says that
+    it is on another device. What one function makes and another moves is not seen.
 
     ## References
     - [Meta device](https://pytorch.org/docs/stable/meta.html)
@@ -112,6 +115,8 @@ class CopyOutOfMeta(Rule):
         if not name or (value.kind == MODULE and isinstance(value.ref, str) and not value.holds):
             return None
         made = value.origin if value.place.kind == "meta" else self._made_under_meta(name, move)
+        if isinstance(made, cst.Call) and _makes_module(made) and self._may_be_filled_as_made(made):
+            return None
         return made if made is not None and self._stays_empty(name, made, move.node) else None
 
     def _made_under_meta(self, name: str, move: Move) -> cst.CSTNode | None:
@@ -130,10 +135,64 @@ class CopyOutOfMeta(Rule):
             return None
         above = self.parent(last)
         while above is not None and not isinstance(above, cst.FunctionDef | cst.If | cst.For | cst.Try):
-            if isinstance(above, cst.With) and any(self._is_meta(item.item) for item in above.items):
+            contexts = [item.item for item in above.items] if isinstance(above, cst.With) else []
+            if any(self._is_meta(each) for each in contexts):
                 return last.value
+            if isinstance(above, cst.With) and any(map(self._is_other_context, above.items)):
+                return None
             above = self.parent(above)
         return None
+
+    def _may_be_filled_as_made(self, made: cst.Call) -> bool:
+        """Whether it has no tensors, or some that are not made on the meta device: ``Net(device="cpu")``, and
+        ``self.scale = torch.ones(3, device="cpu")`` in its constructor."""
+        if self._is_emptied(made):
+            return False
+        if any(self._is_other_device(arg) for arg in made.args):
+            return True
+        value = self.flow.value(made)
+        if not isinstance(value.ref, Class):
+            return False
+        classes = dict.fromkeys(value.ref.lineage)
+        held = [part for cls in classes for part in cls.attrs.values()]
+        if held and value.ref.known_whole and all(_has_none(part) for part in held):
+            return not any(cls.sets_by_variable or cls.buffers_by_variable for cls in classes)  # self.act = nn.ReLU()
+        todo = list(classes)
+        for cls in todo:
+            parts = [ref for part in cls.attrs.values() if isinstance(ref := part.ref, Class) and ref not in classes]
+            classes.update(dict.fromkeys(parts))
+            todo += parts
+        inits = [method.node for cls in classes for method in cls.methods.values() if method.role == CONSTRUCTOR]
+        return any(
+            self._is_other_context(node) if isinstance(node, cst.WithItem) else self._is_other_device(node)
+            for init in inits
+            for node in tree.walk(init.body)
+            if isinstance(node, cst.WithItem | cst.Arg)
+        )
+
+    def _is_other_context(self, node: cst.WithItem) -> bool:
+        """``with torch.device("cpu"):``"""
+        return self.flow.name_of(node.item) == "torch.device" and not self._is_meta(node.item)
+
+    def _is_emptied(self, made: cst.Call) -> bool:
+        """Whether it is made under ``init_empty_weights()``, which puts parameters on meta wherever they were made."""
+        above = self.enclosing(made, cst.With, cst.FunctionDef)
+        while isinstance(above, cst.With):
+            if any(self.flow.name_of(item.item) in _EMPTY for item in above.items):
+                return True
+            above = self.enclosing(above, cst.With, cst.FunctionDef)
+        return False
+
+    def _is_other_device(self, arg: cst.Arg) -> bool:
+        """``device="cpu"``, and what is handed on of ``def __init__(self, device="cpu")``."""
+        if arg.keyword is None or arg.keyword.value not in ("device", "map_location"):
+            return False
+        function = self.flow.function(arg)
+        param = function.param(arg.value.value) if function is not None and isinstance(arg.value, cst.Name) else None
+        given = param.default if param is not None else arg.value
+        if given is None or dotted(given) == "None" or self.flow.value(given).text == "meta":
+            return False
+        return not self._is_meta(given)
 
     def _is_meta(self, node: cst.BaseExpression) -> bool:
         if isinstance(node, cst.Call) and self.flow.name_of(node) in _EMPTY:
@@ -182,6 +241,12 @@ class CopyOutOfMeta(Rule):
         return isinstance(test, cst.If | cst.IfExp | cst.While | cst.Assert) and any(
             each is node for each in tree.walk(test.test)
         )
+
+
+def _has_none(part: Value) -> bool:
+    """Whether what an attribute holds surely is nothing with tensors."""
+    fact = table.MODULES.get(part.ref) if part.kind == MODULE and isinstance(part.ref, str) else None
+    return part.is_data or (fact is not None and fact.tensors == "never")
 
 
 def _makes_module(call: cst.Call) -> bool:

@@ -24,7 +24,7 @@ from devlint.rules._places import origin_note
 from devlint.rules._plain import OF_SIZES
 from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
-from devlint.rules._tensor_use import OF_TENSORS, called_names, is_used_as_tensor, takes_tensors_alone
+from devlint.rules._tensor_use import OF_GRAPHS, OF_TENSORS, called_names, is_used_as_tensor, takes_tensors_alone
 from devlint.rules._unread import Unread, unread_moves
 
 
@@ -71,9 +71,10 @@ class DiscardedMove(Rule):
     `requires_grad`, which would stop being leaves, and what numpy or `tolist()` reads afterwards.
 
     ## Limits
-    Silent where the receiver may be a module or an object that moves in place, where it is on that device already, and
-    where a move is made for its effect: to see whether it raises, to wake a device up, to wait for it, or to measure
-    it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an object that a test makes up.
+    Silent where the receiver may be a module or an object that moves in place, as batches of graphs do, where it is
+    on that device already, and where a move is made for its effect: to see whether it raises, to wake a device up,
+    to wait for it, or to measure it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an
+    object that a test makes up.
 
     Held back as tentative: what a model or its loss is handed, and nothing else shows to be a tensor
     (`for x, y in batches:`, `x, y = batch`); what the model of an object is handed that nothing in the file moves
@@ -157,6 +158,9 @@ class DiscardedMove(Rule):
         receiver = call.func.value
         if not isinstance(receiver, cst.Name | cst.Attribute | cst.Subscript):
             return  # torch.zeros(1).cuda()  wakes the device up
+        function = self.flow.function(call)
+        if function is not None and function.attributes.get(dotted(receiver), set()) & OF_GRAPHS:
+            return  # batch.to(device); batch.num_graphs
         move = self.flow.move(call)
         shown = move is not None and (
             move.value.is_tensor or self._is_collated(receiver, move.value) or self._is_used_as_tensor(receiver, move)

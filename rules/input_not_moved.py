@@ -5,13 +5,16 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow import outside
 from devlint.flow.facts import Feeding, Move
+from devlint.flow.modules import takes_as_is
 from devlint.flow.scope import Class
-from devlint.flow.value import FUNCTION, INSTANCE, MODULE, THING, Value
+from devlint.flow.value import INSTANCE, MODULE, Value
 from devlint.rule import Rule
+from devlint.rules._caught import is_caught
 from devlint.rules._moved_inline import moved_inline
 from devlint.rules._moves import short
 from devlint.rules._placed_elsewhere import MADE_ON_HOST, is_encoding, unmoved_inputs
 from devlint.rules._places import device_expression, where
+from devlint.rules._placing import may_place
 from devlint.rules._shown import is_chosen
 
 
@@ -57,14 +60,17 @@ class InputNotMoved(Rule):
     moved as well.
 
     ## Limits
-    Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`, for a
-    model whose methods move anything, and for one that is made in another file unless it is handed moved inputs, too.
-    Silent also where a data set or a collate function may give tensors that are on the device already. Tentative where
-    the model's device is an argument (`device=None`) that no call in the file gives, and where a function was handed
-    the model, or its object holds it, and nobody can see where that is: what a tokenizer or a factory made there is on
-    the host, in a file that speaks of devices, and the function moves nothing; so is what meets a model that the
-    constructor was handed, and moved (`self.net = net.to(device)`), as that may move its inputs itself. So is what is
-    moved where another model is called (`net(x.to(device))`), and is handed to this one as it is.
+    Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`,
+    for a model whose methods move anything, and for one that is made in another file unless it is handed moved
+    inputs, too. Silent also where a data set or a collate function may give tensors that are on the device already,
+    for a model of the project whose `forward` does not compute with what it is handed first (`self.rows[index]`),
+    and where a hook comes before it. Tentative where an `except` catches the error, where models are brought to the
+    host nearby, and where the model's device is an argument (`device=None`) that no call in the file gives, and
+    where a function was handed the model, or its object holds it, and nobody can see where that is: what a
+    tokenizer or a factory made there is on the host, in a file that speaks of devices, and the function moves
+    nothing; so is what meets a model that the constructor was handed, and moved (`self.net = net.to(device)`), as
+    that may move its inputs itself. So is what is moved where another model is called (`net(x.to(device))`), and is
+    handed to this one as it is.
 
     It was in the nursery first: of 12 findings in repositories that nobody had tuned for, one was worth a change; 7 of
     the others were one file's, whose datasets are built of what was moved before, and are understood now. In 48 more
@@ -134,10 +140,15 @@ class InputNotMoved(Rule):
         for feeding in host:
             seen = any(self._is_same(feeding, other) for other in fed)
             moved = seen or feeding.module.origin in self.flow.facts.moves
-            if moved and (seen or feeding.takes_as_is) and self._is_of_host(feeding.value, seen or batches_moved):
+            as_is = moved and (seen or self._takes_as_is(feeding.module))
+            if as_is and self._is_of_host(feeding.value, seen or batches_moved):
                 self._report(feeding)
                 reported.add(feeding.node)
         return reported
+
+    def _takes_as_is(self, module: Value) -> bool:
+        """Not ``net.register_forward_pre_hook(lambda net, given: given[0].to(device))``."""
+        return takes_as_is(module) and "forward_pre_hook" not in self.source.text
 
     def _is_same(self, a: Feeding, b: Feeding) -> bool:
         """Whether two calls are of one model: another function may call another one by the same name."""
@@ -164,8 +175,21 @@ class InputNotMoved(Rule):
             f"`{name}` is on the host, and `{model}` is on {where(feeding.module.place)}",
             notes=notes,
             fix=self._fix(feeding),
-            tentative=not is_chosen(self, feeding.module),
+            tentative=not is_chosen(self, feeding.module) or self._may_be_brought(feeding),
         )
+
+    def _may_be_brought(self, feeding: Feeding) -> bool:
+        """``for net in (self.net, self.ema): net.cpu()``, by whatever name, in the same function or class; and
+        ``loader.collate_fn = to_device``."""
+        if ".collate_fn =" in self.source.text or is_caught(self, feeding.node):
+            return True
+        function, owner = self.flow.function(feeding.node), self._owner(feeding)
+        for move in self.flow.facts.moves.values():
+            if move.target.is_host and move.value.kind == MODULE:
+                mover = self.flow.function(move.node)
+                if mover is function or (mover is not None and owner is not None and mover.cls is owner):
+                    return True
+        return False
 
     # where the input comes from --------------------------------------------------------------------
 
@@ -180,19 +204,13 @@ class InputNotMoved(Rule):
         return is_encoding(self, value) or name in MADE_ON_HOST
 
     def _gives_host_tensors(self, loader: cst.Call, batches_are_moved: bool) -> bool:
-        for arg in loader.args:
-            if arg.keyword is not None and arg.keyword.value == "collate_fn":
-                collate = self.flow.value(arg.value)  # collate_fn=dataset.collate: who knows where it puts them
-                if collate.kind != FUNCTION or getattr(collate.ref, "moves_something", True):
-                    return False
+        if may_place(self, loader):
+            return False
         if not loader.args or loader.args[0].star:
             return batches_are_moved
         dataset = self.flow.value(loader.args[0].value)
-        if dataset.kind == INSTANCE and isinstance(dataset.ref, Class):
-            methods = [method for cls in dataset.ref.lineage for method in cls.methods.values()]
-            return not any(method.moves_something or method.device_aware for method in methods)
-        if dataset.kind == THING and dataset.ref == "dataset":
-            return dataset.place.is_host  # TensorDataset(x.to(device), y.to(device))
+        if (dataset.kind == INSTANCE and isinstance(dataset.ref, Class)) or dataset.ref == "dataset":
+            return True
         made = loader.args[0].value
         if isinstance(made, cst.Call) and self.flow.name_of(made).startswith(_OF_TORCHVISION):
             return True

@@ -87,7 +87,9 @@ class InvalidDeviceArgument(Rule):
     A number that no annotation calls one (`gpu=None`, `--gpu` with `type=int`) is tentative where its truth is asked.
     `autocast(device_type="cuda:0")` is tentative: releases of torch since 2.4 take it. Silent where the value may be
     something else, where the object may be of a class that is not torch's, for what a test's own parameter tells a
-    constructor of host tensors, and where the error is expected (`pytest.raises`, a `try` around it). `gpu or other`
+    constructor of host tensors, and where the error is expected (`pytest.raises`, a `try` around it); so is the device
+    that a base keeps, in a constructor (`torch.Tensor(rows, device=self.device)` of a `LightningModule`): that is the
+    host until somebody moves the module. `gpu or other`
     counts where it is given for a device or the other is one, and not where both are the rank of the process.
 
     Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says

@@ -10,6 +10,7 @@ from devlint.flow.names import dotted, only_target
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._placed_unseen import attribute_may_be_placed, variable_may_be_placed
 from devlint.rules._places import device_expression, is_set_before, where
 from devlint.rules._shown import is_shown
 
@@ -61,7 +62,8 @@ class LossNotMoved(Rule):
     ## Limits
     Silent for a loss that is an attribute of a module, and moves with it, for weights whose place is not known, and for
     metrics that keep what they are given in lists. Tentative where nothing but a parameter says that what it is called
-    with is on a device, as for `tensor-without-device`.
+    with is on a device, as for `tensor-without-device`, and where the file may move it by other means: under another
+    name, in a loop over several, by a helper.
 
     ## References
     - [torch.nn.CrossEntropyLoss](https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
@@ -96,6 +98,15 @@ class LossNotMoved(Rule):
             for target in assign.targets
         )
 
+    def _may_be_placed(self, made: cst.Call) -> bool:
+        """``for part in (self.net, self.criterion): part.to(device)``, or another way of moving it that is not seen."""
+        name = dotted(only_target(self.enclosing(made, cst.BaseSmallStatement) or made))
+        function = self.flow.function(made)
+        if not name.startswith("self."):
+            return variable_may_be_placed(self, made, name)
+        cls = function.cls if function is not None else None
+        return cls is not None and attribute_may_be_placed(self, cls, name.removeprefix("self."), is_module=True)
+
     def _report(self, made: cst.Call, meeting: Meeting, what: str) -> None:
         name, there = short(self.code(meeting.host_node)).removesuffix(".update"), short(self.code(meeting.there_node))
         self.report(
@@ -103,7 +114,7 @@ class LossNotMoved(Rule):
             f"`{name}` is never moved: its {what} is on the host, and meets `{there}` on {where(meeting.there.place)}",
             notes=[self.note(meeting.node, "they meet here")],
             fix=self._fix(made, meeting),
-            tentative=not is_shown(self, meeting),
+            tentative=not is_shown(self, meeting) or self._may_be_placed(made),
         )
 
     def _fix(self, made: cst.Call, meeting: Meeting) -> Fix | None:

@@ -11,6 +11,7 @@ from devlint.flow.names import called_name, dotted
 from devlint.flow.value import TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._brought_back import read_and_brought_back
+from devlint.rules._caught import is_caught
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._perhaps_there import Read, perhaps_there
@@ -70,13 +71,17 @@ class NumpyOnDeviceTensor(Rule):
 
     ## Limits
     Silent where the tensor's device is not known, and where an `except` around the call catches the error. A tensor
-    that is on the host is reported only where it surely requires gradients in the same function: its callers may have
-    turned them off. Functions that read no values (`np.shape`, `np.squeeze`) are silent. Tentative for what a function
-    was handed, unless that is a model which the file hands moved inputs, and for a device that is an argument
-    (`device=None`) which no call in the file gives. Tentative, too, for an entry of a record (`results[env_id]`), which
-    may be an array, and where the other branch of a test brings the tensor to the host first. Nothing shows where a
-    tensor that nothing brings to the host is: its model may never leave the host. Such reads are silent under a test
-    about devices, where a name on the way is ever brought to the host before, and in test code.
+    that is on the host is reported only where it surely requires gradients in the same function: its callers may
+    have turned them off. Functions that read no values (`np.shape`, `np.squeeze`) are silent. Tentative for what a
+    function was handed, unless that is a model which the file hands moved inputs, and for a device that is an
+    argument (`device=None`) which no call in the file gives. Tentative, too, for an entry of a record
+    (`results[env_id]`), which may be an array, and where the other branch of a test brings the tensor to the host
+    first. So are a module's own tensors where its `forward` hands numpy what it is given, or where the method feeds
+    the module with what is made on the host; attributes that a method puts somewhere, which somebody asks to put
+    them on the host (`self.place("cpu")`); and attributes of batches and outputs that functions read as arrays
+    (`np.array(batch.names)`). Nothing shows where a tensor that nothing brings to the host is: its model may never
+    leave the host. Such reads are silent under a test about devices, where a name on the way is ever brought to the
+    host before, and in test code.
 
     It was in the nursery first: of 34 findings in seven samples of repositories that nobody had tuned for, 3 were worth
     a change: code that runs on a device every day has few such faults, and much that looks like one. In 48 more
@@ -97,14 +102,14 @@ class NumpyOnDeviceTensor(Rule):
         if "tensorflow" in packages and "torch" not in packages:
             return  # its tensors come to the host by themselves
         uses = self.flow.facts.array_uses.values()
-        told = [self._told(use) for use in uses if not self._is_caught(use.node)]
+        told = [self._told(use) for use in uses if not is_caught(self, use.node)]
         known: set[cst.CSTNode] = {use.node for use in uses}
         for read, back in read_and_brought_back(self):
-            if read not in known and not self._is_caught(read):
+            if read not in known and not is_caught(self, read):
                 told.append(self._told_of_way_back(read, back))
                 known.add(read)
         hinted = (each for each in perhaps_there(self) if each.use.node not in known)
-        told += [self._told_of_hint(each) for each in hinted if not self._is_caught(each.use.node)]
+        told += [self._told_of_hint(each) for each in hinted if not is_caught(self, each.use.node)]
         report_together(self, told)
 
     def _told_of_way_back(self, read: cst.Call, back: cst.Call) -> Told:
@@ -135,20 +140,6 @@ class NumpyOnDeviceTensor(Rule):
             tentative=True,
         )
 
-    def _is_caught(self, node: cst.CSTNode) -> bool:
-        """Whether the error is expected: ``try: a = x.numpy()``, ``except TypeError: a = x.cpu().numpy()``."""
-        child, parent = node, self.parent(node)
-        while parent is not None and not isinstance(parent, cst.FunctionDef | cst.ClassDef):
-            if isinstance(parent, cst.Try) and child is parent.body:
-                for handler in parent.handlers:
-                    caught = self.code(handler.type) if handler.type is not None else "Exception"
-                    if "TypeError" in caught or "RuntimeError" in caught:
-                        return True
-                    if "Exception" in caught and len(parent.body.body) == 1:
-                        return True  # around a whole program it says nothing of this line
-            child, parent = parent, self.parent(parent)
-        return False
-
     def _told(self, use: ArrayUse) -> Told:
         own = use.what == "numpy"  # the tensor's own method
         name = short(self.code(use.operand))
@@ -172,7 +163,8 @@ class NumpyOnDeviceTensor(Rule):
             fix=self._fix(use) if is_tensor and not self._goes_back(use.node) else None,
             tentative=(use.value.place.is_there and not is_surely_there(self, node, use.value))
             or self._is_entry(use.operand)
-            or self._is_brought_beside(use.node),
+            or self._is_brought_beside(use.node)
+            or self._may_be_names(use),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )
@@ -182,6 +174,10 @@ class NumpyOnDeviceTensor(Rule):
         if not isinstance(node, cst.Subscript) or self.flow.value(node.value).kind == TENSOR:
             return False
         return any(isinstance(item.slice, cst.Index) and isinstance(item.slice.value, cst.Name) for item in node.slice)
+
+    def _may_be_names(self, use: ArrayUse) -> bool:
+        """``np.array(batch.genes)``: what moves with a batch, or comes out of a model, may hold strings."""
+        return use.what != "numpy" and use.value.kind == THING and isinstance(use.operand, cst.Attribute)
 
     def _is_brought_beside(self, node: cst.CSTNode) -> bool:
         """``if self.device_id == -1: y = out.numpy()``, ``else: y = out.cpu().numpy()``: the test tells them apart."""

@@ -103,7 +103,10 @@ class TensorWithoutDevice(Rule):
     taken its place, at most one test stands above both, and that does not ask for a remainder (`n % 2`) or a size
     (`points.shape[-1] == 2`). A plain function that a step calls is handed what may be there by the file, and nothing
     that is, or at times is, on the host. What they meet in takes them as they are: not a module of unknown make, nor
-    the mask of `nn.TransformerEncoder`, which drops a causal one.
+    the mask of `nn.TransformerEncoder`, which drops a causal one. No `except` around it catches the error, no caller in
+    the file sets a default device, the module brings neither itself nor some of its parts elsewhere (`self.to("cpu")`,
+    a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), and nobody asks the method that puts the other side
+    somewhere to put it on the host (`self.place("cpu")`).
 
     The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises
     anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for

@@ -17,6 +17,7 @@ from devlint.rule import Rule
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 from devlint.rules._pipelines import unknown_parts
+from devlint.rules._recurs import function_of
 
 
 class UnregisteredModule(Rule):
@@ -74,17 +75,17 @@ class UnregisteredModule(Rule):
     `super().__init__()` has run.
 
     ## Limits
-    Silent where the class registers modules by name (`add_module`, `setattr`), hands the container on to something
-    that may, moves what is in it by itself, or overrides `parameters`, `to` or `_apply`. A list of one that no loop
-    goes through (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the
-    constructor is given one by one are not reported, and neither are modules without parameters and buffers, nor
-    parameters of other parts (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method
-    names but the constructor, and what that alone calls; modules of which no method calls one by way of the container,
-    losses and metrics; modules that are given a device, that put their parts on
-    one when they are built, or that have buffers alone; modules that are moved when they are built and have
-    optimizers of their own, so that only `state_dict()` and `eval()` miss them; modules of which the constructor
-    moves some, by a test; annotated parameters, which may be registered by whoever hands them in; parts of
-    pipelines; and what is not seen to be a named tuple, but holds tensors elsewhere in the file.
+    Silent where the class registers modules by name (`add_module`, `setattr`), or has a helper do so, hands the
+    container on to something that may, moves what is in it by itself, or overrides `parameters`, `children`, `to` or
+    `_apply`. A list of one that no loop goes through (`self._teacher = [teacher]`), which is how a module is hidden on
+    purpose, and modules that the constructor is given one by one are not reported, and neither are modules without
+    parameters and buffers, nor parameters of other parts (`self.norm.weight.to(dtype)`). Held back as tentative: a
+    container that no method names but the constructor, and what that alone calls; modules of which no method calls one
+    by way of the container, losses and metrics; modules that are given a device, that put their parts on one when they
+    are built, or that have buffers alone; modules that are moved when they are built and have optimizers of their own,
+    so that only `state_dict()` and `eval()` miss them; modules of which the constructor moves some, by a test;
+    annotated parameters, which may be registered by whoever hands them in; parts of pipelines; and what is not seen to
+    be a named tuple, but holds tensors elsewhere in the file.
 
     It was in the nursery first: none of 6 findings in repositories that nobody had tuned for was worth a change, since
     the modules are put where they belong by other means, or on purpose. Of four in 468 more, readers held two for
@@ -325,6 +326,11 @@ class UnregisteredModule(Rule):
             node = node.func.value  # self.norm.weight.to(torch.bfloat16)
         if isinstance(node, cst.Attribute | cst.Subscript):
             return True  # [self.stem, self.body], self.heads[0]
+        if isinstance(node, cst.Call):
+            maker = function_of(self.flow, node)  # def make(self): layer = nn.Linear(3, 3); self.all.append(layer)
+            returns = tree.walk(maker.node.body) if maker is not None else ()
+            given = [each.value for each in returns if isinstance(each, cst.Return)]
+            return any(isinstance(each, cst.Name) and self._is_elsewhere(each) for each in given)
         if not isinstance(node, cst.Name):
             return False
         function = self.enclosing(node, cst.FunctionDef)
@@ -337,6 +343,8 @@ class UnregisteredModule(Rule):
             if isinstance(above, cst.Assign) and above.value is other:
                 if any(isinstance(target.target, cst.Attribute) for target in above.targets):
                     return True  # self.neck = neck
+                if self._is_item_of_module(above):
+                    return True  # self.parts["neck"] = neck
             elif isinstance(above, cst.Arg):
                 call = self.parent(above)  # setattr(self, name, cell); nn.Sequential(*layers); layers.append(cell)
                 if not isinstance(call, cst.Call) or dotted(call.func) not in _LOOKS:
@@ -344,6 +352,10 @@ class UnregisteredModule(Rule):
             if self._is_inside_registering(other):
                 return True  # nn.ModuleList(list(layers)); nn.ModuleDict(parts.items())
         return False
+
+    def _is_item_of_module(self, assign: cst.Assign) -> bool:
+        targets = (each.target for each in assign.targets)
+        return any(isinstance(each, cst.Subscript) and self.flow.value(each.value).kind == MODULE for each in targets)
 
     def _is_inside_registering(self, node: cst.CSTNode) -> bool:
         """Whether a node is in the arguments of one of torch's containers, which registers what it is given."""
@@ -407,15 +419,26 @@ class UnregisteredModule(Rule):
                         return True  # self.add_module(f"layer{i}", layer)
                     if last not in _LOOKS and any(self.code(arg.value) == path for arg in node.args):
                         return True  # self.net = nn.Sequential(*self.layers)
+                    if self._has_it_registered(node):
+                        return True  # register_all(self)
                     if self._hands_on(node, path):
                         return True  # for layer in self.layers: self.all.append(layer)
                     if self._moves_part(node, path) and not self._is_by_choice(node):
                         return True  # self.banks[name].to(x.device)
+                elif isinstance(node, cst.Del) and path in map(dotted, _targets(node)):
+                    return True  # self.stacked = nn.Parameter(stacked(self.parts)); del self.parts
                 elif isinstance(node, cst.Attribute) and node.attr.value == "_modules":
                     return True  # self._modules.update(...)
                 elif isinstance(node, cst.Attribute) and dotted(node) == path and self._is_inside_registering(node):
                     return True  # self.all = nn.ModuleList(list(self.layers.values()))
         return False
+
+    def _has_it_registered(self, call: cst.Call) -> bool:
+        """``register_all(self)``, of ``def register_all(net): net.add_module("0", net.layers[0])``."""
+        function = function_of(self.flow, call) if any(dotted(arg.value) == "self" for arg in call.args) else None
+        return function is not None and any(
+            isinstance(node, cst.Call) and called_name(node) in _REGISTERS for node in tree.walk(function.node.body)
+        )
 
     def _moves_part(self, node: cst.Call, path: str) -> bool:
         is_move = called_name(node) in table.MOVES and isinstance(node.func, cst.Attribute)
@@ -503,8 +526,16 @@ _OF_MODULES = re.compile(r"\b(list|tuple|dict|sequence|mapping|iterable)\b.*?\bM
 #: Python's containers, as the flow knows them.
 _CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type"})
 _PLAIN = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
+
+
+def _targets(node: cst.Del) -> list[cst.BaseExpression]:
+    return [each.value for each in node.target.elements] if isinstance(node.target, cst.Tuple) else [node.target]
+
+
 #: Methods by which a class moves, or counts, its parts itself.
-_OWN = ("_apply", "to", "cuda", "parameters", "named_parameters", "named_modules", "__setattr__", "__getattr__")
+_OWN = tuple(
+    "_apply to cuda parameters named_parameters children named_children named_modules __setattr__ __getattr__".split()
+)
 _REGISTERS = frozenset({"add_module", "register_module", "register_parameter", "setattr", "__setattr__"})
 #: Torch's own containers, and what puts something into one.
 _CONTAINERS = frozenset(

@@ -20,9 +20,11 @@ from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._placed_unseen import attribute_may_be_placed
 from devlint.rules._places import where
 from devlint.rules._plain_uses import plain_uses
-from devlint.rules._shown import calls_that_run
+from devlint.rules._recurs import calls_of as calls_of_file
+from devlint.rules._shown import calls_that_run, given_to, is_under_default
 
 
 class UnregisteredTensor(Rule):
@@ -94,12 +96,13 @@ class UnregisteredTensor(Rule):
     tentative: other classes without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if
     learned else scale`) or a default (`torch.zeros(3) if mean is None else mean`), what is told by the text alone,
     masks that are handed in beside `is_causal=True`, code for an export, attributes that meet what was brought to
-    the host as well (`self.packed.cpu() >> self.shifts`) or only what a method is handed that the file never calls,
-    what is made of something that is handed in (`torch.tensor(mean)`) and may be a tensor, tensors that the
-    constructor of a module with parts of its own is handed (`scale: Tensor`) and keeps, modules on a private base
-    of torch's (`_BatchNorm`), modules that bring their own parts to the host (`self.packed = self.packed.cpu()`),
-    modules that call torch's quantized functions, which run on the host alone, and what meets the input in a branch
-    of a function of the file that it is handed to.
+    the host as well (`self.packed.cpu() >> self.shifts`), only what a method is handed that the file never calls, or
+    what is handed on the host beside others on a device, what a helper, a hook or a subclass of the file may bring
+    to the device (`setattr(module, name, value.to(device))`) or register, what is made of something that is handed
+    in (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module with parts of its own is
+    handed (`scale: Tensor`) and keeps, modules on a private base of torch's (`_BatchNorm`), modules that bring their
+    own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions, which
+    run on the host alone, and what meets the input in a branch of a function of the file that it is handed to.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -143,6 +146,10 @@ class UnregisteredTensor(Rule):
             sure = sure and (meeting.node, meeting.host_node) not in perhaps
             sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
             sure = sure and not any(self._may_follow(value) for _, value in stores) and not _has_base_of_torch(cls)
+            sure = sure and not _may_be_index(meeting)
+            sure = sure and not any(is_under_default(self, self.flow.function(each)) for each, _ in stores)
+            sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
+            sure = sure and not attribute_may_be_placed(self, cls, name)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
                     if value.is_tensor and isinstance(value.origin, cst.Param):
@@ -353,6 +360,26 @@ class UnregisteredTensor(Rule):
             return False
         return not calls_of(self, function)
 
+    def _is_handed_host(self, meeting: Meeting) -> bool:
+        """``for x, labels in loader: loss(net(x.cuda()), labels)``: what it meets is handed over on the host."""
+        param, function = meeting.there.origin, self.flow.function(meeting.node)
+        if function is None or not isinstance(param, cst.Param) or param not in function.params:
+            return False
+        for call in calls_of_file(self.flow, function):
+            given = map(self.flow.value, given_to(call, function, param))
+            # Net()(torch.rand(3))   where all is on the host says nothing
+            if any(value.holds_tensors and value.place.is_host for value in given) and any(
+                self.flow.value(arg.value).place.is_there for arg in call.args
+            ):
+                return True
+        return False
+
+    def _is_registered_below(self, cls: Class, name: str) -> bool:
+        """``class Base`` keeps it, ``class Net(Base)`` registers it, and the file makes the second alone."""
+        return any(name in each.buffers for each in cls.descendants) and not any(
+            dotted(call.func) == cls.name for call in self.source.nodes_of(cst.Call)
+        )
+
     def _is_for_show(self, use: cst.CSTNode) -> bool:
         """``self.encoder(x, mask=self.mask, is_causal=True)``: torch's layers then leave the mask alone."""
         return isinstance(use, cst.Call) and any(
@@ -475,6 +502,11 @@ class UnregisteredTensor(Rule):
             # a buffer is not trained: self.scale = torch.ones(3, requires_grad=True)
             safe=not on_host and self.flow.value(value).tracked is False,
         )
+
+
+def _may_be_index(meeting: Meeting) -> bool:
+    """``self.layers[i](x, self.where)`` of a part of which nothing is known: it may move that, or index with it."""
+    return meeting.there.kind == MODULE and meeting.there.ref is None
 
 
 def _is_whole(cls: Class) -> bool:

@@ -72,6 +72,30 @@ def test_functions_that_read_no_values_take_a_tensor_on_a_device(name):
     function(name)(torch.ones(3, 3, device="meta"), *_MORE.get(name, ()))
 
 
+class OnDevice(torch.Tensor):
+    """A tensor that refuses to be an array, as one on CUDA does, and gives its number."""
+
+    def __array__(self, *given, **options):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+
+@pytest.mark.parametrize("name", sorted(arrays.OF_NUMBERS - {"hsplit", "vsplit", "dsplit"}))
+def test_functions_that_take_numbers_take_a_tensor_without_dimensions_from_a_device(name):
+    function(name)(torch.tensor(3).as_subclass(OnDevice))
+
+
+@pytest.mark.parametrize("name", ["hsplit", "vsplit", "dsplit"])
+def test_functions_that_split_take_the_number_of_parts_from_a_device(name):
+    function(name)(np.ones((3, 3, 3)), torch.tensor(3).as_subclass(OnDevice))
+
+
+@pytest.mark.parametrize("name", ["sqrt", "float32", "random.permutation", "random.choice", "random.randint"])
+def test_other_functions_read_a_tensor_without_dimensions_as_an_array(name):
+    assert name not in arrays.OF_NUMBERS
+    with pytest.raises(TypeError, match="can't convert cuda:0"):
+        function(name)(torch.tensor(3).as_subclass(OnDevice))
+
+
 @pytest.mark.parametrize("name", sorted(arrays.NEED_ARRAYS))
 def test_functions_that_hand_their_keywords_on_refuse_host_tensors_too(name):
     tensor = torch.ones(3, 3)

@@ -6,6 +6,7 @@ Work is counted, not timed: expressions evaluated and values made.
 from __future__ import annotations
 
 import ast
+import itertools
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,12 +152,15 @@ SIMPLE = (
     "x += {0}",
     "items[{0}] = {1}",
     "items[0].x = {0}",
+    "self.x['a'] = {0}",
+    "self.items[{0}] = {1}",
+    "x.data = {0}",
+    "del items[{0}]",
     "self.x = {0}",
     "self.x += {0}",
     "self.model = {0}",
     "A.x = {0}",
     "model = {0}",
-    "x.data = {0}",
     "device = {0}",
     "torch = {0}",
     "f = {0}",
@@ -367,6 +371,37 @@ ARGUMENTS = ("", "x", "x, y", "{}", "None", "a=x", "x, a=y", "*x", "**x", "x, **
 def test_any_method_of_a_container_is_followed_with_any_arguments(receiver: str) -> None:
     calls = (f"    r = {receiver}\n    r.{method}({given})\n" for method in METHODS for given in ARGUMENTS)
     follow("def f(x, y: torch.Tensor):\n" + "".join(calls))
+
+
+PATHS = ("self.x", "x", "self.x.y", "x[0]", "self.a['k']")
+CHANGES = (
+    "{0}['a'] = y",
+    "{0}[0] = y",
+    "{0}[:] = [y]",
+    "{0}[i] = y.cuda()",
+    "{0}.update(a=y)",
+    "{0}.update(y)",
+    "{0}.pop(0)",
+    "{0}.append(y)",
+    "{0}.data = y",
+    "del {0}[0]",
+    "for v in {0}: v.data = v.cuda()",
+    "for k in {0}: {0}[k] = {0}[k].cuda()",
+    "put({0})",
+)
+
+
+@pytest.mark.parametrize("made", ["{'a': torch.zeros(2)}", "[torch.zeros(2)]", "{}", "[]", "(y,)", "y", "dict(a=y)"])
+def test_a_container_is_followed_whatever_changes_it_under_whatever_path(made: str) -> None:
+    constructor = f"    def __init__(self, y):\n        super().__init__()\n        self.x = {made}\n"
+    code = "def put(b):\n    for k in b: b[k] = b[k].cuda()\n"
+    for number, (path, change) in enumerate(itertools.product(PATHS, CHANGES)):
+        changed = change.format(path)
+        code += f"class A{number}(nn.Module):\n{constructor}    def f(self, x, y, i):\n        {changed}\n"
+        code += f"class C{number}(nn.Module):\n{constructor}"
+        code += f"    def f(self, x, y, i):\n        def hook():\n            {changed}\n        return hook\n"
+        code += f"class B{number}(nn.Module):\n    def f(self, x, y, i):\n        {path} = {made}\n        {changed}\n"
+    follow(code)
 
 
 @pytest.mark.parametrize("code", ["", "\n", "# nothing\n", "class A: x: int\n", "f(*a, **b)\n", "type X = int\n"])

@@ -30,7 +30,12 @@ _SIZED = frozenset("arange linspace stack vstack hstack concatenate broadcast_to
 HARMLESS = frozenset(
     "shape ndim size iterable isscalar dtype issubdtype can_cast squeeze swapaxes split array_split real imag nonzero "
     "take_along_axis zeros ones empty full eye identity tri random.seed random.default_rng random.RandomState "
-    "random.shuffle set_printoptions errstate".split()
+    "random.shuffle set_printoptions errstate fromiter".split()
+)
+#: Take numbers alone, by ``__index__`` or ``__float__``, which a tensor without dimensions answers from any device.
+OF_NUMBERS = frozenset(
+    "float64 hsplit vsplit dsplit random.rand random.randn random.random random.random_sample random.ranf "
+    "random.sample random.bytes random.standard_normal random.standard_exponential random.standard_cauchy".split()
 )
 #: Hand their own keywords to the tensor's method of that name, so that host tensors, too, are refused.
 NEED_ARRAYS = frozenset("mean sum max min amax amin std var prod any all moveaxis rollaxis flip".split())
@@ -63,6 +68,8 @@ def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if rest not in HARMLESS and not set_by_tensor:
         operands = [*args.positional, *(pair for key, pair in args.keywords.items() if key not in _SIZES)]
         for operand, value in operands:
+            if rest in OF_NUMBERS and value.zero is True:
+                continue
             use(frame, node, name, operand, value, host_too=rest in NEED_ARRAYS)
             if rest not in VIEWS:
                 copies.read(frame, node, value)

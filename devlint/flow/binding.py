@@ -26,6 +26,7 @@ from devlint.flow.value import (
     Value,
     element,
     join,
+    without_place,
     written_elsewhere,
 )
 
@@ -82,8 +83,11 @@ def _bind_attribute(frame: Frame, target: cst.Attribute, value: Value, statement
     attr = target.attr.value
     if base.kind in (TENSOR, THING, MODULE) and attr == "data":
         holder = frame.key(target.value)  # `t.data = u` crosses devices silently
-        if holder is not None and base.kind == TENSOR:
+        if holder is not None and base.kind in (TENSOR, THING):
             env[holder] = base.but(place=value.place if value.holds_tensors else UNKNOWN_PLACE, origin=statement)
+        for container in frame.iterated:  # for t in batch: t.data = t.data.to(device)
+            if container is not None and container in env and value.place != base.place:
+                env[container] = without_place(env[container])
         return
     key = frame.key(target)
     whole = key.partition(".")[0] if key is not None else ""
@@ -138,13 +142,19 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
         items = dict(base.items)
         name = constant if constant is not None else "*"
         items[name] = value if constant is not None or "*" not in items else join(items["*"], value)
-        env[container] = base.but(items=items)
+        filled = base.but(items=items)
+        frame.change(base, container, filled)
+        env[container] = filled
         _store_item(frame, target, container, value, env[container] if constant is not None else None)
     elif base.kind in (LIST, TUPLE) and container is not None:
         if base.kind == LIST and frame.loops:
             frame.fills(target, element(base), value)
-        env[container] = Value(LIST, items=join(element(base), value))
+        changed = Value(LIST, items=join(element(base), value))
+        frame.change(base, container, changed)
+        env[container] = changed
         _store_item(frame, target, container, value, env[container])
+    elif base.kind == THING and container is not None and value.kind == LIST:
+        env[container] = without_place(base)  # batch[:] = [part.to(device) for part in batch]
     elif base.kind == THING and container is not None and key is None:
         # `for k in batch: batch[k] = batch[k].to(device)`
         if value.holds_tensors:

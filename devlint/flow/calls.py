@@ -219,7 +219,8 @@ def _call_self(frame: Frame, node: cst.Call, value: Value, args: Args) -> Value:
     method = cls.find_method("forward" if cls.is_module else "__call__") if cls is not None else None
     result = project_calls.call(frame, node, method, args, receiver=value) if method is not None else UNKNOWN
     if result.kind == UNKNOWN_KIND and cls is not None and cls.is_module:
-        return Value(THING, value.place, node, ref="output")
+        # what has nothing that moves gives what is where it was handed something
+        return UNKNOWN if modules.holds_nothing(cls) else Value(THING, value.place, node, ref="output")
     return result
 
 

@@ -125,7 +125,7 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
         of_loader = isinstance(base.ref, Value) and base.ref.kind == LOADER
         return base.but(text=ELEMENT) if of_loader and not sliced else base
     if kind == LIST:
-        return base if sliced else element(base)
+        return base.but(ref=None) if sliced else element(base)  # steps[1:]   may leave out what is elsewhere
     if kind == TUPLE:
         if sliced:
             return Value(LIST, items=element(base))

@@ -69,14 +69,13 @@ class Meeting:
 
 @dataclass(eq=False)
 class Feeding:
-    """A module that was moved is called on ``operand``. ``takes_as_is``: it surely does not move that itself."""
+    """A module that was moved is called on ``operand``."""
 
     node: cst.Call
     module_node: cst.BaseExpression
     module: Value
     operand: cst.BaseExpression
     value: Value
-    takes_as_is: bool
 
 
 @dataclass(eq=False)

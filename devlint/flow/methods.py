@@ -289,6 +289,8 @@ def _container_method(
         if name == "clear":
             frame.change(receiver, key, receiver.but(items={}))
         return UNKNOWN
+    if name in ("pop", "popleft", "remove") and kind == LIST:
+        frame.change(receiver, key, receiver.but(ref=None))
     if name in ("pop", "popleft"):
         return element(receiver)
     if name == "copy":
@@ -368,6 +370,10 @@ def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
         return Value(PARAMS, receiver.place, node, obj=receiver.obj)
     if receiver.ref == "moved" and name in ("eval", "train", "half", "float", "requires_grad_", "bfloat16"):
         return receiver.but(text=None) if receiver.text == FILE else receiver  # no number
+    if name == "update":
+        # batch.update({k: v.to(device) for k, v in batch.items()})
+        frame.change(receiver, frame.key(func.value), without_place(receiver))
+        return NOTHING
     if name in ("items", "values", "keys", "get", "copy", "pop"):
         if name == "items":
             return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, receiver]))

@@ -185,7 +185,7 @@ def has_tensors(value: Value, above: tuple[Class, ...] = ()) -> bool:
     )
 
 
-def _holds_nothing(cls: Class) -> bool:
+def holds_nothing(cls: Class) -> bool:
     """Whether a class surely has no parameters, buffers or parts: its modules have nothing to move."""
     held = [value for each in cls.lineage for value in each.attrs.values()]
     return (
@@ -271,9 +271,9 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
             return tensor(UNKNOWN_PLACE, node) if fact.kind == "layer" else Value(THING, UNKNOWN_PLACE, node)
         if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
             weighted = holds and reference != "torch.nn.PReLU"  # whose results have a dimension
-            return tensor(_output_place(module, first), node, zero=False if weighted else None)
+            return tensor(_output_place(frame, module, first), node, zero=False if weighted else None)
         if fact is not None and fact.kind == "recurrent":
-            return Value(THING, _output_place(module, first), node)
+            return Value(THING, _output_place(frame, module, first), node)
     elif isinstance(reference, Class):
         if any("__call__" in cls.attrs_of_class for cls in reference.lineage):
             return UNKNOWN
@@ -289,7 +289,7 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
                 return given
             if forward.summary is not None and forward.summary.gives_data:
                 return UNKNOWN  # if len(x) < 20: return np.zeros(len(x)); return self.cluster(x)
-            if _holds_nothing(reference):
+            if holds_nothing(reference):
                 module = module.but(place=UNKNOWN_PLACE)  # Distance().to(device)(a, b): there is nothing that moves
             return _output(module, operands, node)
     if reference is None and operands and all(value.is_data for _, value in operands):
@@ -334,7 +334,7 @@ def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: 
             value = any_of(value)
         if value.holds_tensors:
             if value.place.is_known:
-                feeding = Feeding(node, module_node, module, operand, value, takes_as_is(module))
+                feeding = Feeding(node, module_node, module, operand, value)
                 frame.facts.feedings[node, operand] = feeding
             return
 
@@ -345,7 +345,7 @@ def takes_inputs(frame: Frame, module: Value) -> bool:
 
 
 def takes_as_is(module: Value) -> bool:
-    """Whether a module surely has tensors, and leaves its inputs where they are."""
+    """Whether a module surely has tensors, leaves its inputs where they are, and computes with the first of them."""
     if isinstance(module.ref, str):
         return module.ref not in table.MODULES or has_tensors(module)
     if not isinstance(module.ref, Class) or not module.ref.known_whole:
@@ -353,7 +353,18 @@ def takes_as_is(module: Value) -> bool:
     if not has_tensors(module):
         return False
     methods = [method for cls in module.ref.lineage for method in cls.methods.values() if method.role != CONSTRUCTOR]
-    return not any(method.moves_something or method.rebuilds for method in methods)
+    return not any(method.moves_something or method.rebuilds for method in methods) and _mixes_first(module.ref)
+
+
+def _mixes_first(cls: Class) -> bool:
+    """Whether what ``forward`` is handed first has to be where the module is: not ``return self.rows[index]``, nor
+    ``self.rows * max(sizes.tolist())``."""
+    forward = cls.find_method("forward")
+    if forward is None or forward.summary is None:
+        return False
+    handed = [param.name.value for param in forward.positional[forward.takes_self :]][:1]
+    pairs = ({place.name for place in pair} for pair in forward.summary.constraints)
+    return any("self" in names and not names.isdisjoint(handed) for names in pairs)
 
 
 def _is_length(key: str | None) -> bool:
@@ -373,10 +384,12 @@ def _output(module: Value, operands: list[Operand], node: cst.Call) -> Value:
 _TUPLE_LAYERS = frozenset({"torch.nn.MultiheadAttention"})
 
 
-def _output_place(module: Value, first: list[Operand]) -> Place:
+def _output_place(frame: Frame, module: Value, first: list[Operand]) -> Place:
+    place = first[0][1].place if first else UNKNOWN_PLACE
+    if module.place.kind == "device" and place.is_host and first[0][1].origin in frame.facts.moves:
+        return UNKNOWN_PLACE  # self.head(x.cpu())   a part that is kept on the host
     if module.place.is_there or not first:
         return module.place
-    place = first[0][1].place
     return place if place.is_there else module.place if module.place.is_known else place
 
 

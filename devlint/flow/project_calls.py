@@ -14,6 +14,7 @@ from devlint.flow.scope import Class, Function
 from devlint.flow.value import (
     DATA,
     DEVICE,
+    DICT,
     INSTANCE,
     LIST,
     LOADER,
@@ -64,6 +65,13 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
     for name, (argument, value) in given.items():
         if value.kind == MODULE and name not in summary.moved:
             modules.use(frame, node, argument, value, f"`{function.name}`")
+    for name, (argument, value) in given.items():
+        if name not in function.items_set and "update" not in function.methods.get(name, ()):
+            continue
+        key = frame.key(argument)
+        if value.kind in (LIST, DICT, THING) and key is not None and not frame.dead:
+            frame.forget(key)
+            frame.change(value, key, without_place(value))  # def put(batch): batch["x"] = batch["x"].cuda()
     if receiver is not None and function.cls is not None:
         at = receiver.place
         for cls in [function.cls, *(receiver.ref.lineage if isinstance(receiver.ref, Class) else ())]:

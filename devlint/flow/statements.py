@@ -614,6 +614,10 @@ def _delete(frame: Frame, node: cst.Del) -> None:
     for target in targets:
         if type(target) is not cst.Name:  # a name is not read
             evaluate(frame, target)
+        if isinstance(target, cst.Subscript):
+            held = frame.flow.value(target.value)
+            if held.kind == LIST:
+                frame.change(held, frame.key(target.value), held.but(ref=None))  # del steps[0]
         key = frame.key(target)
         if key is not None and frame.env is not None:
             frame.env.pop(key, None)

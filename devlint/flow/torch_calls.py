@@ -62,7 +62,8 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         # TensorDataset(x, y) only compares lengths: what it holds may lie on several devices
         held = [value for _, value in args.positional] if "TensorDataset" in name else []
         if not held or any(value.place != held[0].place for value in held):
-            return UNKNOWN
+            some_there = any(value.place.is_there and not isinstance(value.origin, cst.Param) for value in held)
+            return Value(THING, UNKNOWN_PLACE, ref="dataset") if some_there else UNKNOWN
         return Value(THING, held[0].place, held[0].origin, ref="dataset")
     return _torch_rest(frame, node, name, args)
 

@@ -360,6 +360,8 @@ def _both(a: bool | None, b: bool | None) -> bool | None:
 def without_place(value: Value) -> Value:
     """The value once something that cannot be followed may have moved it or changed what it holds."""
     kind = value.kind
+    if kind == THING:
+        value = value.but(origin=None)  # a batch that its loader gave, and that somebody may have moved
     if kind in (TENSOR, THING, MODULE, LOADER):
         return value.but(place=UNKNOWN_PLACE, zero=None, pinned=None, ref=value.ref if kind == MODULE else None)
     if kind in (LIST, TUPLE, DICT):

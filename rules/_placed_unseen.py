@@ -1,0 +1,217 @@
+"""What may bring something to a device where the flow does not see it: by another name, in a loop, by a helper."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from devlint import tree
+from devlint.flow import torch_table as table
+from devlint.flow.names import called_name, dotted, names_bound
+from devlint.flow.scope import Class, Function
+from devlint.rule import Rule
+from devlint.rules._recurs import function_of
+
+
+def attribute_may_be_placed(rule: Rule, cls: Class, name: str, *, is_module: bool = False) -> bool:
+    """Whether anything in the file may bring the attribute of an object of the class to a device: itself, what is in
+    it, or what is put in its place."""
+    family = (*cls.lineage, *cls.descendants)
+    started = [*_attributes(rule, family, name), *_by_any_name(rule, family)]
+    return any(_is_placed(rule, name, each, is_module) for each in _names_of(rule, started)) or any(
+        _sets(rule, call, family, name) for call in rule.source.nodes_of(cst.Call)
+    )
+
+
+def variable_may_be_placed(rule: Rule, made: cst.CSTNode, name: str) -> bool:
+    """The same of a module that a variable is bound to where it is made."""
+    started = _variables(rule, rule.flow.function(made), name)
+    return any(_is_placed(rule, name, each, True) for each in _names_of(rule, started))
+
+
+# where it is named -------------------------------------------------------------------------------
+
+
+def _attributes(rule: Rule, family: tuple[Class, ...], name: str) -> Iterator[cst.CSTNode]:
+    for node in rule.source.nodes_of(cst.Attribute):
+        if node.attr.value == name and _may_be_of(rule, node.value, family):
+            yield node
+
+
+def _by_any_name(rule: Rule, family: tuple[Class, ...]) -> Iterator[cst.CSTNode]:
+    """``getattr(self, name)``, ``vars(module)``, ``module.__dict__``"""
+    for call in rule.source.nodes_of(cst.Call):
+        called = dotted(call.func)
+        by_name = called == "getattr" and len(call.args) > 1 and not isinstance(call.args[1].value, cst.SimpleString)
+        if (by_name or (called == "vars" and call.args)) and _may_be_of(rule, call.args[0].value, family):
+            yield call
+    for node in rule.source.nodes_of(cst.Attribute):
+        if node.attr.value == "__dict__" and _may_be_of(rule, node.value, family):
+            yield node
+
+
+def _may_be_of(rule: Rule, node: cst.BaseExpression, family: tuple[Class, ...]) -> bool:
+    """Whether an object may be one of the class: ``self`` of another is none, nor is a package."""
+    function, path = rule.flow.function(node), dotted(node)
+    if path == "self":
+        return function is not None and function.cls in family
+    return path not in rule.flow.scope.imports
+
+
+def _variables(rule: Rule, function: Function | None, name: str) -> Iterator[cst.CSTNode]:
+    for node in rule.source.nodes_of(cst.Name):
+        if node.value == name and rule.flow.function(node) is function:
+            yield node
+
+
+def _names_of(rule: Rule, started: list[cst.CSTNode] | Iterator[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    """These nodes, and those that name the same, or what is in it: what is bound to it, what a loop over it binds, and
+    the parameters that it is handed to."""
+    found = dict.fromkeys(started)
+    todo = list(found)
+    for node in todo:
+        yield node
+        part, above = _around(rule, node)
+        bound: set[str] = set()
+        function = rule.flow.function(part)
+        if isinstance(above, cst.Assign) and above.value is part:
+            for target in above.targets:
+                bound |= names_bound(target.target)  # t = self.table
+        elif isinstance(above, cst.For | cst.CompFor) and above.iter is part:
+            bound = set(names_bound(above.target))  # for part in (self.net, self.loss):
+        elif isinstance(above, cst.Arg) and isinstance(call := rule.parent(above), cst.Call):
+            function = function_of(rule.flow, call)  # place(self.net, self.loss)
+            bound = _parameter(call, function, above) if function is not None else set()
+        for name in bound:
+            more = [each for each in _variables(rule, function, name) if each not in found]
+            found.update(dict.fromkeys(more))
+            todo += more
+
+
+def _parameter(call: cst.Call, function: Function, arg: cst.Arg) -> set[str]:
+    """The name of the parameter that an argument is handed to."""
+    if arg.keyword is not None:
+        return {arg.keyword.value}
+    place = [each for each in call.args if each.keyword is None].index(arg) + (
+        function.takes_self and isinstance(call.func, cst.Attribute)
+    )
+    if place < len(function.positional):
+        return {function.positional[place].name.value}
+    rest = function.node.params.star_arg
+    return {rest.name.value} if isinstance(rest, cst.Param) else set()
+
+
+def _around(rule: Rule, node: cst.CSTNode) -> tuple[cst.CSTNode, cst.CSTNode | None]:
+    """The widest expression that still is what a node names, holds that, or is a part of it, and what that is in:
+    ``nn.ModuleList([self.net, self.loss])``, ``self.tables["a"]``, ``enumerate(self.tables.items())``."""
+    part, above = node, rule.parent(node)
+    while above is not None:
+        if isinstance(above, cst.Subscript):
+            if above.value is not part:
+                break  # rows[self.index]
+        elif isinstance(above, cst.Attribute):
+            call = rule.parent(above)
+            if above.attr.value in ("items", "values") and isinstance(call, cst.Call) and call.func is above:
+                above = call
+            elif above.value is not part or above.attr.value not in _PARTS:
+                break
+        elif isinstance(above, cst.Arg):
+            call = rule.parent(above)
+            if not isinstance(call, cst.Call) or not (
+                dotted(call.func) in _PASSES or rule.flow.name_of(call) in _CONTAINERS
+            ):
+                break
+            above = call
+        elif not isinstance(
+            above, cst.Element | cst.StarredElement | cst.List | cst.Tuple | cst.Set | cst.Dict | cst.DictElement
+        ):
+            break
+        part, above = above, rule.parent(above)
+    return part, above
+
+
+# what is done with it ----------------------------------------------------------------------------
+
+
+def _is_placed(rule: Rule, name: str, node: cst.CSTNode, is_module: bool) -> bool:
+    part, above = _around(rule, node)
+    if isinstance(above, cst.AssignTarget):
+        assign = rule.parent(above)
+        if isinstance(part, cst.Subscript) and _is_of_dict(part.value):
+            return _may_say(part.slice[0].slice, name)  # module.__dict__["table"] = x.new_ones(3)
+        # t["a"] = t["a"].to(x), t.data = t.data.to(x), self.loss.weight = self.loss.weight.to(x)
+        is_part = part is not node and isinstance(part, cst.Attribute | cst.Subscript)
+        return is_part and isinstance(assign, cst.Assign) and _moves(assign.value)
+    call = rule.parent(above) if above is not None else None
+    if not isinstance(call, cst.Call):
+        return False
+    if isinstance(above, cst.Arg):
+        # send_to(device, self.loss), of another file
+        last = called_name(call)
+        return is_module and last not in table.MOVES and _PLACES.search(last) is not None
+    if not isinstance(above, cst.Attribute) or call.func is not above:
+        return False
+    how = above.attr.value
+    if how in table.MOVES:
+        # trainer.loss.to(device), and not table.to(device) or self.loss.weight.to(device), which leave it where it is
+        return is_module and not (isinstance(part, cst.Attribute) and part.attr.value in _PARTS)
+    return how == "register_buffer" or (how in _PUTS and any(_moves(arg.value) for arg in call.args))
+
+
+def _sets(rule: Rule, call: cst.Call, family: tuple[Class, ...], name: str) -> bool:
+    """``setattr(module, name, value.to(device))``, ``object.__setattr__(self, "table", moved)``"""
+    if called_name(call) not in ("setattr", "__setattr__") or len(call.args) not in (2, 3):
+        return False
+    value, said = call.args[-1].value, call.args[-2].value
+    held = call.args[0].value if len(call.args) == 3 else None
+    if not _may_say(said, name) or (held is not None and not _may_be_of(rule, held, family)):
+        return False
+    if _moves(value):
+        return True
+    function, path, owner = rule.flow.function(call), dotted(value), dotted(held) if held is not None else ""
+    for node in tree.walk(function.node.body) if function is not None else ():
+        if path and isinstance(node, cst.Assign) and dotted(node.targets[0].target) == path and _moves(node.value):
+            return True  # value = value.to(device); setattr(module, name, value)
+        if isinstance(node, cst.Call) and called_name(node) in table.MOVES and _owner(node) in {path, owner} - {""}:
+            return True  # setattr(module, name, value); module.to(device)
+    return False
+
+
+def _owner(call: cst.Call) -> str:
+    return dotted(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+
+
+def _moves(node: cst.CSTNode) -> bool:
+    """Whether an expression brings something elsewhere, or makes it where something else is."""
+    return any(
+        isinstance(each, cst.Call) and (called_name(each) in _BRINGS or _is_given_device(each))
+        for each in tree.walk(node)
+    )
+
+
+def _is_given_device(call: cst.Call) -> bool:
+    return any(arg.keyword is not None and arg.keyword.value == "device" for arg in call.args)
+
+
+def _may_say(node: cst.CSTNode, name: str) -> bool:
+    """Whether an expression is the name, or may be."""
+    if isinstance(node, cst.Index):
+        node = node.value
+    return not isinstance(node, cst.SimpleString) or node.evaluated_value == name
+
+
+def _is_of_dict(node: cst.BaseExpression) -> bool:
+    return (isinstance(node, cst.Attribute) and node.attr.value == "__dict__") or (
+        isinstance(node, cst.Call) and dotted(node.func) == "vars"
+    )
+
+
+_PARTS = frozenset({"data", "weight", "pos_weight"})
+_PASSES = frozenset("list tuple set iter enumerate zip reversed sorted dict itertools.chain chain".split())
+_CONTAINERS = frozenset(f"torch.nn.{name}" for name in ("ModuleList", "ModuleDict", "Sequential"))
+_PUTS = frozenset("update append extend insert".split())
+_BRINGS = table.MOVES | {"type_as", "new_ones", "new_zeros", "new_tensor", "new_full"}
+#: What others call it to bring something to a device.
+_PLACES = re.compile(r"(^|_)(to|place|move|send|prepare|cuda|gpu|device)(_|$)", re.IGNORECASE)
