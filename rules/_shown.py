@@ -44,6 +44,8 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     if _may_be_read(rule, meeting):
         return False
     function = rule.flow.function(meeting.node)
+    if function is not None and _is_handed_moved(rule, function):
+        return False
     if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
         return not _is_brought_to_host(rule, function, meeting.there) and not is_under_default(rule, function)
     if function is None or is_under_default(rule, function) or _is_on_host_there(rule, meeting.node):
@@ -61,6 +63,16 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
             or _sets_up(rule, function)
         )
     return _runs_in_forward(rule, function, meeting)
+
+
+def _is_handed_moved(rule: Rule, function: Function) -> bool:
+    """``@on_host def smooth(x): ...``, where that is a decorator of the file that moves something: the arguments."""
+    by = (rule.flow.scope.function_names.get(name) for name in function.decorators if name)
+    return any(each is not None and any(inner.moves_something for inner in (each, *_inner(rule, each))) for each in by)
+
+
+def _inner(rule: Rule, function: Function) -> list[Function]:
+    return [each for each in rule.flow.scope.functions.values() if each.outer is function]
 
 
 def _is_handed_there(rule: Rule, function: Function, param: cst.CSTNode | None) -> bool:
