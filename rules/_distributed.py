@@ -6,7 +6,6 @@ import re
 
 import libcst as cst
 
-from devlint import tree
 from devlint.flow import Flow
 from devlint.flow.names import dotted
 
@@ -39,11 +38,6 @@ def takes_more(call: cst.Call) -> bool:
 
 def is_none(node: cst.BaseExpression | None) -> bool:
     return node is None or (isinstance(node, cst.Name) and node.value == "None")
-
-
-def names_in(node: cst.CSTNode | None) -> set[str]:
-    """Every plain name in a piece of code, and the attribute names."""
-    return {n.value for n in tree.walk(node) if isinstance(n, cst.Name)} if node is not None else set()
 
 
 def bound_name(flow: Flow, call: cst.Call) -> str:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, targets_in
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class, Function
 from devlint.flow.value import DICT, LIST, NONE, TENSOR, TUPLE, Value
 from devlint.rule import Rule
@@ -160,5 +160,5 @@ def _has_dimensions(rule: Rule, value: Value) -> bool:
 
 def binds(assign: cst.Assign, name: str) -> bool:
     target = assign.targets[0].target
-    elements = [each.value for each in target.elements] if isinstance(target, cst.Tuple) else [target]
+    elements = targets_in(target)
     return any(dotted(each) == name for each in elements)

@@ -14,7 +14,7 @@ from devlint.flow.modules import takes_as_is
 from devlint.flow.names import dotted
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
-from devlint.rules._caught import is_caught
+from devlint.rules._errors import is_caught
 from devlint.rules._switches import tests_above
 
 #: Torch drops a mask that it recognises as causal on its way to their layers.

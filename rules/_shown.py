@@ -15,12 +15,13 @@ from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import dotted, last_word, names_bound
+from devlint.flow.names import dotted, last_word, names_bound, names_in
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.steps import is_under_test
 from devlint.flow.value import MODULE, SELF, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
+from devlint.rules._default_device import is_under_default
 from devlint.rules._exports import is_of_export, records
 from devlint.rules._meetings import calls_of, is_off, speaks_of_devices
 from devlint.testcode import near
@@ -153,7 +154,7 @@ def _is_brought_to_host(rule: Rule, function: Function | None, value: Value) -> 
     """``def place(self, device): self.table = self.rows.to(device)``, of which somebody asks the host: ``place("cpu")``
     or, where that is its default, ``place()``; what reads `self.table` may be called after that."""
     place = value.place
-    placer = next((f for f in rule.flow.scope.functions.values() if f.scope == place.scope), None)
+    placer = _function_of(rule, place)
     head = place.name.partition(".")[0]
     if placer is None or placer is function or placer.cls is None or placer.role == CONSTRUCTOR:
         return False
@@ -169,37 +170,6 @@ def _is_brought_to_host(rule: Rule, function: Function | None, value: Value) -> 
     return False
 
 
-def is_under_default(rule: Rule, function: Function | None) -> bool:
-    """``with torch.device("cuda"): net = Net()``: whether the file calls a function, or builds its class, where a
-    default device is set."""
-    if function is None or "device(" not in rule.source.text:
-        return False
-    names = {function.name, function.cls.name if function.cls is not None else function.name}
-    called = {call for call in rule.source.nodes_of(cst.Call) if last_word(dotted(call.func)) in names}
-    contexts = [call for call in rule.flow.calls("torch.device") if _is_entered(rule, call)]
-    functions = {rule.flow.function(call) for call in contexts}
-    for call in called:
-        if rule.flow.function(call) not in functions:
-            continue
-        above = rule.enclosing(call, cst.With)
-        while above is not None:
-            if any(part in contexts for item in above.items for part in tree.walk(item)):
-                return True
-            if any(part in contexts for part in tree.walk(above.body) if rule.source.comes_before(part, call)):
-                return True  # stack.enter_context(torch.device("cuda"))
-            above = rule.enclosing(above, cst.With)
-    return False
-
-
-def _is_entered(rule: Rule, call: cst.Call) -> bool:
-    """``with torch.device("cuda"):``, ``stack.enter_context(torch.device("cuda"))``"""
-    above = rule.parent(call)
-    if isinstance(above, cst.WithItem):
-        return True
-    entering = rule.parent(above) if isinstance(above, cst.Arg) else None
-    return isinstance(entering, cst.Call) and last_word(dotted(entering.func)) == "enter_context"
-
-
 def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
     """``def predict(self, state): return self(torch.tensor(state)).numpy()``: a module that stays on the host."""
     if function is None:
@@ -212,7 +182,7 @@ def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
     if any(value.is_tensor and value.place.is_host for value in map(rule.flow.value, given)):
         return True
     wrapped = _wrapped_on_host(rule, function) if given else set()
-    return any(isinstance(each, cst.Name) and each.value in wrapped for arg in given for each in tree.walk(arg))
+    return any(names_in(arg) & wrapped for arg in given)
 
 
 def _is_given_back_on_host(rule: Rule, function: Function, value: Value) -> bool:
@@ -258,11 +228,9 @@ def _wrapped_on_host(rule: Rule, function: Function) -> set[str]:
     for node in tree.walk(function.node.body):
         if not isinstance(node, cst.Assign):
             continue
-        parts = [each for each in tree.walk(node.value) if isinstance(each, cst.Name | cst.Call)]
-        values = map(rule.flow.value, parts)
-        of_host = any(value.is_tensor and value.place.is_host for value in values)
-        of_found = any(isinstance(each, cst.Name) and each.value in found for each in parts)
-        if (of_host or of_found) and not rule.flow.value(node.value).place.is_known:
+        parts = (each for each in tree.walk(node.value) if isinstance(each, cst.Name | cst.Call))
+        of_host = any(value.is_tensor and value.place.is_host for value in map(rule.flow.value, parts))
+        if (of_host or names_in(node.value) & found) and not rule.flow.value(node.value).place.is_known:
             found |= names_bound(*(target.target for target in node.targets))
     return found
 
@@ -301,7 +269,7 @@ def is_chosen(rule: Rule, value: Value) -> bool:
         return bool(dot) and is_named and _is_told_to_constructor(rule, place)
     if dot:
         return is_named and _SETTINGS.match(head) is not None  # not layout.device, which is wherever the layout is
-    function = next((f for f in rule.flow.scope.functions.values() if f.scope == place.scope), None)
+    function = _function_of(rule, place)
     if function is None:
         return is_named or head in rule.flow.module_names
     if head not in function.param_names:
@@ -311,6 +279,11 @@ def is_chosen(rule: Rule, value: Value) -> bool:
     if head in function.assigned:
         return True
     return _is_told(rule, function, head) and not (function.name == "__init__" and _is_built_on_host(rule, function))
+
+
+def _function_of(rule: Rule, place: Place) -> Function | None:
+    """The function whose variable or parameter names a place."""
+    return next((each for each in rule.flow.scope.functions.values() if each.scope == place.scope), None)
 
 
 def _is_fed_there(rule: Rule, place: Place) -> bool:

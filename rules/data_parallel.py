@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, targets_in
 from devlint.rule import Rule
 from devlint.rules._only_distributed import Bound, uses, wrapped_for_several
 
@@ -88,6 +88,6 @@ class DataParallel(Rule):
             value, target = assign.value, assign.targets[0].target
             if not isinstance(value, cst.Call) or not re.search(r"accelerator\.prepare$", dotted(value.func)):
                 continue
-            for each in [part.value for part in target.elements] if isinstance(target, cst.Tuple) else [target]:
+            for each in targets_in(target):
                 if dotted(each):
                     yield Bound(dotted(each), value, value)

@@ -9,7 +9,7 @@ from devlint.flow.modules import takes_as_is
 from devlint.flow.scope import Class
 from devlint.flow.value import INSTANCE, MODULE, Value
 from devlint.rule import Rule
-from devlint.rules._caught import is_caught
+from devlint.rules._errors import is_caught
 from devlint.rules._moved_inline import moved_inline
 from devlint.rules._moves import short
 from devlint.rules._placed_elsewhere import MADE_ON_HOST, is_encoding, unmoved_inputs

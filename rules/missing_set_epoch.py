@@ -6,9 +6,9 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
-from devlint.flow.names import called_name, dotted, target_names
+from devlint.flow.names import called_name, dotted, names_in, target_names
 from devlint.rule import Rule
-from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, names_in, takes_more
+from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, takes_more
 from devlint.rules._moves import short
 from devlint.rules._only_distributed import samplers_for_several, uses
 from devlint.rules._switches import tests_above

@@ -11,7 +11,7 @@ from devlint.flow.names import called_name, dotted
 from devlint.flow.value import TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._brought_back import read_and_brought_back
-from devlint.rules._caught import is_caught
+from devlint.rules._errors import is_caught
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._perhaps_there import Read, perhaps_there

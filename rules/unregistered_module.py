@@ -10,7 +10,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors, is_loss_or_metric
-from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
+from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names, targets_in
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
 from devlint.rule import Rule
@@ -425,7 +425,7 @@ class UnregisteredModule(Rule):
                         return True  # for layer in self.layers: self.all.append(layer)
                     if self._moves_part(node, path) and not self._is_by_choice(node):
                         return True  # self.banks[name].to(x.device)
-                elif isinstance(node, cst.Del) and path in map(dotted, _targets(node)):
+                elif isinstance(node, cst.Del) and path in map(dotted, targets_in(node.target)):
                     return True  # self.stacked = nn.Parameter(stacked(self.parts)); del self.parts
                 elif isinstance(node, cst.Attribute) and node.attr.value == "_modules":
                     return True  # self._modules.update(...)
@@ -526,10 +526,6 @@ _OF_MODULES = re.compile(r"\b(list|tuple|dict|sequence|mapping|iterable)\b.*?\bM
 #: Python's containers, as the flow knows them.
 _CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type"})
 _PLAIN = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
-
-
-def _targets(node: cst.Del) -> list[cst.BaseExpression]:
-    return [each.value for each in node.target.elements] if isinstance(node.target, cst.Tuple) else [node.target]
 
 
 #: Methods by which a class moves, or counts, its parts itself.

@@ -14,6 +14,7 @@ from devlint.flow.scope import DEVICE_SIDE, Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
+from devlint.rules._default_device import is_under_default
 from devlint.rules._exports import is_of_export
 from devlint.rules._kept_buffers import kept_buffers
 from devlint.rules._left_plain import left_plain
@@ -24,7 +25,7 @@ from devlint.rules._placed_unseen import attribute_may_be_placed
 from devlint.rules._places import where
 from devlint.rules._plain_uses import plain_uses
 from devlint.rules._recurs import calls_of as calls_of_file
-from devlint.rules._shown import calls_that_run, given_to, is_under_default
+from devlint.rules._shown import calls_that_run, given_to
 
 
 class UnregisteredTensor(Rule):

@@ -39,6 +39,10 @@ class Args(NamedTuple):
         """Every argument, however it is given."""
         return [*self.positional, *self.keywords.values()]
 
+    def but(self, names: frozenset[str]) -> list[Operand]:
+        """Every argument, but for those that are given by one of the names."""
+        return [*self.positional, *(operand for name, operand in self.keywords.items() if name not in names)]
+
 
 def is_true(node: cst.BaseExpression) -> bool:
     """The constant ``True``."""

@@ -16,7 +16,7 @@ from devlint.flow.place import HOST
 from devlint.flow.value import ARRAY, INSTANCE, LIST, NUMPY_ARRAY, TENSOR, THING, TUPLE, UNKNOWN, Value
 
 if TYPE_CHECKING:
-    from devlint.flow.arguments import Args
+    from devlint.flow.arguments import Args, Operand
     from devlint.flow.frame import Frame
 
 #: Methods of arrays, and functions of numpy, whose result is the same memory as the first argument.
@@ -66,8 +66,7 @@ def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     # np.put_along_axis(x, rows[:, None], y, axis=1)   has `x` set its own items, and tensors take those of tensors
     set_by_tensor = rest == "put_along_axis" and (first is None or first.kind != ARRAY)
     if rest not in HARMLESS and not set_by_tensor:
-        operands = [*args.positional, *(pair for key, pair in args.keywords.items() if key not in _SIZES)]
-        for operand, value in operands:
+        for operand, value in args.but(_SIZES):
             if rest in OF_NUMBERS and value.zero is True:
                 continue
             use(frame, node, name, operand, value, host_too=rest in NEED_ARRAYS)
@@ -88,16 +87,16 @@ def library_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value |
     tail = rest.rpartition(".")[2]
     if head == "matplotlib":
         if tail in _PLOTS:
-            _plot(frame, node, name, args)
+            _use_all(frame, node, name, args.but(_NUMBERS_OF_PLOTS))
         return _of_pyplot(tail)
     if head == "sklearn" and "array_api_dispatch" not in frame.scope.source.text:
         if tail[:1].isupper():
             return Value(INSTANCE, text=_ESTIMATOR)
         if rest.startswith("metrics."):
-            _use_all(frame, node, name, args)
+            _use_all(frame, node, name, args.all)
         return UNKNOWN
     if name == "PIL.Image.fromarray":
-        _use_all(frame, node, name, args, host_too=True)
+        _use_all(frame, node, name, args.all, host_too=True)
         return UNKNOWN
     return None
 
@@ -114,13 +113,13 @@ def library_method(frame: Frame, node: cst.Call, receiver: Value, name: str, arg
     """A method of a figure, of axes or of an estimator."""
     if receiver.text == _AXES:
         if name in _PLOTS:
-            _plot(frame, node, f"Axes.{name}", args)
+            _use_all(frame, node, f"Axes.{name}", args.but(_NUMBERS_OF_PLOTS))
         return receiver if name in ("ravel", "flatten", "reshape") else UNKNOWN
     if receiver.text == _FIGURE:
         return Value(INSTANCE, text=_AXES) if name in ("add_subplot", "gca", "subplots") else UNKNOWN
     if receiver.text == _ESTIMATOR:
         if name in _ESTIMATOR_METHODS:
-            _use_all(frame, node, name, args)
+            _use_all(frame, node, name, args.all)
         return receiver if name == "fit" else UNKNOWN
     return UNKNOWN
 
@@ -130,14 +129,8 @@ def is_axes(value: Value) -> bool:
     return value.kind == INSTANCE and value.text == _AXES
 
 
-def _plot(frame: Frame, node: cst.Call, name: str, args: Args) -> None:
-    drawn = (pair for key, pair in args.keywords.items() if key not in _NUMBERS_OF_PLOTS)
-    for operand, value in (*args.positional, *drawn):
-        use(frame, node, name, operand, value)
-
-
-def _use_all(frame: Frame, node: cst.Call, name: str, args: Args, host_too: bool = False) -> None:
-    for operand, value in args.all:
+def _use_all(frame: Frame, node: cst.Call, name: str, operands: list[Operand], host_too: bool = False) -> None:
+    for operand, value in operands:
         use(frame, node, name, operand, value, host_too)
 
 

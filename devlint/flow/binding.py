@@ -145,14 +145,14 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
         filled = base.but(items=items)
         frame.change(base, container, filled)
         env[container] = filled
-        _store_item(frame, target, container, value, env[container] if constant is not None else None)
+        _store_item(frame, target, container, value, filled if constant is not None else None)
     elif base.kind in (LIST, TUPLE) and container is not None:
         if base.kind == LIST and frame.loops:
             frame.fills(target, element(base), value)
         changed = Value(LIST, items=join(element(base), value))
         frame.change(base, container, changed)
         env[container] = changed
-        _store_item(frame, target, container, value, env[container])
+        _store_item(frame, target, container, value, changed)
     elif base.kind == THING and container is not None and value.kind == LIST:
         env[container] = without_place(base)  # batch[:] = [part.to(device) for part in batch]
     elif base.kind == THING and container is not None and key is None:

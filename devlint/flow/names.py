@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from devlint import tree
+
 _NUMBERS = frozenset({"int", "float"})
 _TENSOR_TYPES = re.compile(
     r"^(torch\.|th\.|pt\.)?(Tensor|FloatTensor|LongTensor|BoolTensor|IntTensor|HalfTensor|ByteTensor)$"
@@ -81,6 +83,16 @@ def target_names(target: cst.BaseExpression, into: set[str]) -> None:
             target_names(item.value, into)
     elif type(target) is cst.StarredElement:
         target_names(target.value, into)
+
+
+def names_in(node: cst.CSTNode | None) -> set[str]:
+    """Every plain name in a piece of code, and the attribute names."""
+    return {n.value for n in tree.walk(node) if isinstance(n, cst.Name)} if node is not None else set()
+
+
+def targets_in(target: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """``a`` and ``b`` of ``a, b = f(x)`` or ``del a, b``; the target itself where there is one."""
+    return [each.value for each in target.elements] if isinstance(target, cst.Tuple) else [target]
 
 
 def names_bound(*targets: cst.BaseExpression) -> set[str]:

@@ -12,7 +12,15 @@ from devlint.flow import copies, hypothesis, rounds, suppositions
 from devlint.flow.binding import bind
 from devlint.flow.expressions import evaluate, operate
 from devlint.flow.frame import DEFAULT_PLACE, NO_GRAD, Around, Env, Frame
-from devlint.flow.names import annotated, annotation_names, dotted, imported, is_tensor_annotation, target_names
+from devlint.flow.names import (
+    annotated,
+    annotation_names,
+    dotted,
+    imported,
+    is_tensor_annotation,
+    target_names,
+    targets_in,
+)
 from devlint.flow.narrowing import narrow, narrow_to_type, remember_texts
 from devlint.flow.place import from_string
 from devlint.flow.scope import CONSTRUCTOR, Function
@@ -610,8 +618,7 @@ def _import(frame: Frame, node: cst.Import | cst.ImportFrom) -> None:
 
 
 def _delete(frame: Frame, node: cst.Del) -> None:
-    targets = [e.value for e in node.target.elements] if isinstance(node.target, cst.Tuple) else [node.target]
-    for target in targets:
+    for target in targets_in(node.target):
         if type(target) is not cst.Name:  # a name is not read
             evaluate(frame, target)
         if isinstance(target, cst.Subscript):
