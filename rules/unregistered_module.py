@@ -479,9 +479,7 @@ class UnregisteredModule(Rule):
         loop = self.enclosing(node, cst.For, cst.ListComp, cst.GeneratorExp, cst.DictComp)
         while loop is not None:
             over = loop if isinstance(loop, cst.For) else loop.for_in
-            bound: set[str] = set()
-            target_names(over.target, bound)
-            if node.value in bound and path in self.code(over.iter):
+            if any(node.value in names and path in self.code(of) for names, of in _bound_to(over.target, over.iter)):
                 return True  # for layer in self.layers: layer.to(device)
             loop = self.enclosing(loop, cst.For, cst.ListComp, cst.GeneratorExp, cst.DictComp)
         return False
@@ -636,3 +634,20 @@ def _is_none(statement: cst.CSTNode) -> bool:
 def _is_list_of_one(statement: cst.CSTNode) -> bool:
     value = getattr(statement, "value", None)
     return isinstance(value, cst.List | cst.Tuple) and len(value.elements) == 1
+
+
+def _bound_to(target: cst.BaseExpression, of: cst.BaseExpression) -> Iterator[tuple[set[str], cst.BaseExpression]]:
+    """The names that a loop binds, and what each is an element of: ``for layer, norm in zip(layers, norms)``."""
+    if isinstance(target, cst.Tuple) and isinstance(of, cst.Call) and not any(arg.star for arg in of.args):
+        parts = [element.value for element in target.elements]
+        given = [arg.value for arg in of.args]
+        if dotted(of.func) == "enumerate" and len(parts) == 2 and given:
+            yield from _bound_to(parts[1], given[0])
+            return
+        if dotted(of.func) == "zip" and len(parts) == len(given):
+            for part, each in zip(parts, given, strict=True):
+                yield from _bound_to(part, each)
+            return
+    bound: set[str] = set()
+    target_names(target, bound)
+    yield bound, of

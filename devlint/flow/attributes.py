@@ -39,6 +39,7 @@ from devlint.flow.value import (
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    part,
     substitute,
     tensor,
     without_place,
@@ -94,7 +95,7 @@ def _attribute(frame: Frame, node: cst.BaseExpression, base: Value, attr: str) -
         if found is not None:
             return found
         if kind == THING and base.ref != "moved" and base.text != ELEMENT:  # for image in images: image.history
-            return base if attr != "keys" else UNKNOWN
+            return part(base) if attr != "keys" else UNKNOWN
         return UNKNOWN
     if kind == SELF:
         value = frame.flow.attribute_at_use(base.ref, attr, frame)

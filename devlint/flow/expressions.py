@@ -121,6 +121,8 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
         copied = any(index.kind in (TENSOR, ARRAY, LIST) for _, index in indices)
         if copied and base.ref != "moved":
             return base.but(pinned=False if base.pinned is False else None, ref=None)
+        if base.zero is False and not sliced and not isinstance(node.value, cst.Call):
+            base = base.but(zero=None)  # u.max(0).values[0]; v, k = u.sort(); v[0]   a number
         # image = batch["image"]; net(image.to(device))   leaves `image` on the host; `batch.to(device)` may not
         of_loader = isinstance(base.ref, Value) and base.ref.kind == LOADER
         return base.but(text=ELEMENT) if of_loader and not sliced else base

@@ -56,6 +56,7 @@ from devlint.flow.value import (
     any_of,
     element,
     join,
+    part,
     tensor,
     updated,
     without_place,
@@ -376,10 +377,10 @@ def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
         return NOTHING
     if name in ("items", "values", "keys", "get", "copy", "pop"):
         if name == "items":
-            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, receiver]))
-        if name == "keys":
-            return HOST_DATA
-        return Value(LIST, items=receiver) if name == "values" else receiver
+            return Value(LIST, items=Value(TUPLE, items=[HOST_DATA, part(receiver)]))
+        if name in ("keys", "copy"):
+            return HOST_DATA if name == "keys" else receiver
+        return Value(LIST, items=part(receiver)) if name == "values" else part(receiver)
     if name == "numpy":
         return _to_numpy(frame, node, func, receiver, args)
     if name in ("item", "tolist"):

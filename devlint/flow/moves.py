@@ -17,7 +17,6 @@ from devlint.flow.value import (
     DEVICE,
     DICT,
     DTYPE,
-    ELEMENT,
     HOST_DATA,
     LIST,
     LOADER,
@@ -105,8 +104,8 @@ def move(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, how
 
 def _moves_in_place(value: Value) -> bool:
     """``words = tokenizer(text, return_tensors="pt"); words.to(device)``, ``for graph in loader: graph.to(device)``"""
-    whole_batch = isinstance(value.ref, Value) and value.ref.kind == LOADER and value.text != ELEMENT
-    return value.ref == "encoding" or whole_batch
+    whole_batch = isinstance(value.ref, Value) and value.ref.kind == LOADER
+    return value.text is None and (value.ref == "encoding" or whole_batch)
 
 
 def _comes_from_device(value: Value) -> bool:

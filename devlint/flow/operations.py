@@ -15,6 +15,7 @@ from devlint.flow.value import (
     LIST,
     MODULE,
     NOTHING,
+    ROW,
     TENSOR,
     THING,
     TUPLE,
@@ -139,7 +140,7 @@ def result_of(
         return UNKNOWN
     ranks = [v.zero for _, v in operands if v.holds_tensors]
     zeros = False if False in ranks else None if None in ranks else True
-    zero = _zero_by(operation, args, positional_before, zeros)
+    zero = _zero_by(operation, args, positional_before, zeros, not chosen.place.is_host and chosen.text != ROW)
     if zero is None and _leaves_dimension(node, args, positional_before):
         zero = False
     place = chosen.place
@@ -157,15 +158,14 @@ def result_of(
     return carried(value, chosen) if len(ranks) == 1 and zero is not True else value
 
 
-def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None) -> bool | None:
+def _zero_by(
+    operation: table.Op, args: Args, positional_before: int, operands_zero: bool | None, batch: bool
+) -> bool | None:
     reduces = operation.reduces
     if reduces == "always":
         return True
-    if reduces in ("no_dim", "no_dim_third"):
-        if any(k in args.keywords for k in ("dim", "axis", "keepdim")) or args.starred:
-            return None if args.starred else False
-        allowed = positional_before + (1 if reduces == "no_dim_third" else 0)
-        return len(args.positional) <= allowed
+    if reduces in ("no_dim", "no_dim_third", "dim_third"):
+        return _zero_along(operation, args, positional_before + (reduces != "no_dim"), operands_zero, batch)
     if reduces == "loss":
         reduction = args.value(None, "reduction")
         if reduction is None or reduction.text in ("mean", "sum", "batchmean"):
@@ -174,6 +174,39 @@ def _zero_by(operation: table.Op, args: Args, positional_before: int, operands_z
     if reduces == "adds":
         return False
     return operands_zero if reduces == "never" else None
+
+
+def _zero_along(operation: table.Op, args: Args, position: int, operands_zero: bool | None, batch: bool) -> bool | None:
+    """Of a reduction whose dimension, if any, is the argument at ``position``; of a ``batch`` there is another."""
+    if args.starred or operands_zero:
+        return operands_zero or None
+    given = args.get(position, "dim", "axis")
+    if given is None:
+        if "other" in args.keywords:
+            return operands_zero
+        return operation.reduces != "dim_third" and "keepdim" not in args.keywords
+    if operation.operands == "all" and operation.result == "tuple" and not given[1].is_data:
+        return operands_zero if given[1].holds_tensors else None  # torch.max(best, o.max()), torch.max(x, dim)
+    keeps = args.get(position + 1, "keepdim")
+    if keeps is not None and operation.reduces != "dim_third":
+        return False if isinstance(keeps[0], cst.Name) and keeps[0].value == "True" else None
+    if batch and not isinstance(given[0], cst.Tuple | cst.List):
+        return False  # net(x).argmax(-1)
+    dims = _dimensions(given[0])
+    return False if dims and all(map(_is_behind_another, dims)) else None
+
+
+def _dimensions(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    if isinstance(node, cst.Tuple | cst.List):
+        return [element.value for element in node.elements]
+    return [node]
+
+
+def _is_behind_another(dim: cst.BaseExpression) -> bool:
+    """``x.sum(1)``, ``x.max(-2)``: there is another; ``x.sum(0)`` and ``x.sum(-1)`` of a vector leave none."""
+    if isinstance(dim, cst.UnaryOperation) and isinstance(dim.operator, cst.Minus):
+        return isinstance(dim.expression, cst.Integer) and dim.expression.value != "1"
+    return isinstance(dim, cst.Integer) and dim.value != "0"
 
 
 def _leaves_dimension(node: cst.Call, args: Args, positional_before: int) -> bool:

@@ -208,7 +208,9 @@ class Op(NamedTuple):
         ``always``;
         ``no_dim``: when neither ``dim``/``axis`` nor a second positional argument is given (the receiver is the first).
             With result ``tuple`` that case gives one tensor where torch does so (max, min, median);
-        ``no_dim_third``: likewise for a third positional argument (``norm(x, 2)``, ``quantile(x, 0.5)``);
+        ``no_dim_third``: likewise for a third positional argument (``norm(x, 2)``, ``quantile(x, 0.5)``). Where a
+            dimension is given, a vector has none left;
+        ``dim_third``: over the dimension given third, by default the second one (``cosine_similarity``);
         ``loss``: unless ``reduction="none"``;
         ``maybe``: depends on the sizes (matmul, squeeze, select);
         ``adds``: never, the result has a dimension whatever the operands have (stack, flatten, repeat);
@@ -302,7 +304,8 @@ _SHARED: tuple[_Group, ...] = (
     # what is given dimensions first is no longer zero-dimensional for the kernel
     ("kron", _STRICT),
     # by index: the index is refused on the host, whatever its dimensions
-    ("gather index_add index_copy index_reduce index_select scatter scatter_add scatter_reduce take", _STRICT),
+    ("gather index_add index_copy index_reduce index_select scatter scatter_add scatter_reduce", _STRICT),
+    ("take", _STRICT._replace(reduces="maybe")),
     ("take_along_dim", _STRICT),
     ("masked_select", _STRICT_ADDS),
     ("masked_scatter", _STRICT),
@@ -351,7 +354,8 @@ FUNCTIONS: dict[str, Op] = {
         ("celu imag real rrelu selu threshold dropout alpha_dropout feature_alpha_dropout feature_dropout", _UNARY),
         ("poisson", _UNARY),
         ("rsub", _BINARY),
-        ("complex polar isin bucketize searchsorted", _STRICT),
+        ("complex polar isin", _STRICT),
+        ("bucketize searchsorted", _STRICT._replace(reduces="maybe")),
         ("binomial", _BINARY),
         # one tensor
         ("atleast_1d atleast_2d atleast_3d combinations pdist vander view_as_complex view_as_real", _ADDS),
@@ -361,8 +365,8 @@ FUNCTIONS: dict[str, Op] = {
         ("adaptive_max_pool1d lu pca_lowrank svd_lowrank", _TUPLE),
         ("unravel_index", _TUPLE._replace(reduces="maybe")),
         # several
-        ("cosine_similarity", _STRICT),
-        ("pairwise_distance", _BINARY),
+        ("cosine_similarity", _STRICT._replace(reduces="dim_third")),
+        ("pairwise_distance", _BINARY._replace(reduces="maybe")),
         ("tensordot", Op("all", strict=True, reduces="maybe")),
         ("trapezoid trapz", Op("all", reduces="maybe")),
         ("cumulative_trapezoid", Op("all", reduces="adds")),
@@ -427,8 +431,8 @@ FUNCTIONS: dict[str, Op] = {
         ("max_unpool1d max_unpool2d max_unpool3d scaled_dot_product_attention", _STRICT_ADDS),
         ("bilinear rms_norm", Op("all", reduces="adds")),
         ("multi_head_attention_forward", _STRICT_TUPLE),
-        ("cosine_similarity", _STRICT),
-        ("pairwise_distance", _BINARY),
+        ("cosine_similarity", _STRICT._replace(reduces="dim_third")),
+        ("pairwise_distance", _BINARY._replace(reduces="maybe")),
         # losses
         ("binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss gaussian_nll_loss", _LOSS),
         ("hinge_embedding_loss kl_div margin_ranking_loss multilabel_soft_margin_loss poisson_nll_loss", _LOSS),

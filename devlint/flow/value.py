@@ -357,6 +357,11 @@ def _both(a: bool | None, b: bool | None) -> bool | None:
     return a if a is b else None
 
 
+def part(value: Value) -> Value:
+    """``batch.goal``, ``batch.get("goal")``: where the whole is; a move of it need not move it in place."""
+    return value.but(text=PART) if value.kind == THING and value.text is None else value
+
+
 def without_place(value: Value) -> Value:
     """The value once something that cannot be followed may have moved it or changed what it holds."""
     kind = value.kind
@@ -391,6 +396,8 @@ OF_LAYER = "parameter of a layer"
 TOLD = "told to be a tensor"
 #: ``text`` of a thing that is one element of an opaque structure: a tensor, or something that holds one.
 ELEMENT = "element"
+#: ``text`` of a thing that is read off a batch by a name, ``batch.goal``: one more of its kind, or a tensor.
+PART = "part"
 #: ``text`` of a tensor that is one row of another.
 ROW = "row"
 #: ``text`` of a thing that came out of a file: tensors, and settings beside them.
