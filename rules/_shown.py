@@ -175,14 +175,22 @@ def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
     if function is None:
         return False
     calls = [each for each in tree.walk(function.node.body) if isinstance(each, cst.Call)]
-    asked = [call for call in calls if dotted(call.func) == "self" or rule.flow.value(call.func).place.name == "self"]
+    own = {"self", "self.forward"}
+    asked = [call for call in calls if dotted(call.func) in own or rule.flow.value(call.func).place.name == "self"]
     given = [arg.value for call in asked for arg in call.args]
     # self(Field(torch.randn(3, 8)))
     given += [arg.value for each in given if isinstance(each, cst.Call) for arg in each.args]
-    if any(value.is_tensor and value.place.is_host for value in map(rule.flow.value, given)):
+    if any(_is_made_on_host(rule, each) for each in given):
         return True
     wrapped = _wrapped_on_host(rule, function) if given else set()
     return any(names_in(arg) & wrapped for arg in given)
+
+
+def _is_made_on_host(rule: Rule, node: cst.BaseExpression) -> bool:
+    value = rule.flow.value(node)
+    # torch.FloatTensor(rows)   makes what is on the host, or raises
+    typed = isinstance(node, cst.Call) and rule.flow.name_of(node) in table.HOST_TYPED
+    return typed or (value.is_tensor and value.place.is_host)
 
 
 def _is_given_back_on_host(rule: Rule, function: Function, value: Value) -> bool:
@@ -438,10 +446,23 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
         return False
     if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False
+    if _moves_others(rule, function, meeting.there.origin):
+        return False
     if function.cls is not None:
         return True
     # def drop(x, rate=0.0): if rate == 0.0: return x   a plain function may be for others as well
     return not is_under_test(rule.flow, function, node) and not _may_have_left(rule, function, node)
+
+
+def _moves_others(rule: Rule, function: Function, param: cst.CSTNode | None) -> bool:
+    """``def forward(self, images, rows): images.to(self.device) ... torch.arange(3)[rows == 0]``: what is handed in
+    there may be on the host."""
+    moved = [
+        move.value.origin
+        for move in rule.flow.facts.moves.values()
+        if move.target.is_there and move.value.origin in function.params
+    ]
+    return bool(moved) and param in function.params and param not in moved
 
 
 def _is_handed_tensor(

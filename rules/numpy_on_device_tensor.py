@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint import tree
@@ -20,6 +22,9 @@ from devlint.rules._shown import is_surely_there
 from devlint.rules._switches import tests_above
 
 _TENSORS_OF_ARRAYS = frozenset({"torch.from_numpy", "torch.tensor", "torch.as_tensor", "torch.asarray"})
+
+#: What a flag is called that says in what form something was handed in: ``is_numpy``, ``input_was_np``, ``from_array``.
+_WAS_ARRAY = re.compile(r"(?:^|[_.])(?:is|was|were|from|input|inputs|given|got)_(?:\w+_)?(?:np|numpy|nd_?array|array)$")
 
 
 class NumpyOnDeviceTensor(Rule):
@@ -164,6 +169,7 @@ class NumpyOnDeviceTensor(Rule):
             tentative=(use.value.place.is_there and not is_surely_there(self, node, use.value))
             or self._is_entry(use.operand)
             or self._is_brought_beside(use.node)
+            or self._came_as_array(use.node)
             or self._may_be_names(use),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
@@ -189,6 +195,11 @@ class NumpyOnDeviceTensor(Rule):
             ):
                 return True
         return False
+
+    def _came_as_array(self, node: cst.CSTNode) -> bool:
+        """``points, is_numpy = as_tensor(points)`` ... ``if is_numpy: points = points.numpy()``: they were one before."""
+        tests = (test for test, _, holds in tests_above(self, node) if holds)
+        return any(_WAS_ARRAY.search(dotted(test)) is not None for test in tests)
 
     def _goes_back(self, node: cst.CSTNode) -> bool:
         """``torch.from_numpy(out.detach().numpy())``: with `.cpu()` it would stay on the host."""

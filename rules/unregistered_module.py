@@ -8,6 +8,7 @@ import libcst as cst
 from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
+from devlint.flow.arguments import is_false
 from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors, is_loss_or_metric
 from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names, targets_in
@@ -148,7 +149,7 @@ class UnregisteredModule(Rule):
             or not (self._is_used(cls, name) if parameters else self._are_called(cls, name))
             # {"accuracy": Accuracy()}   has no parameters, and is perhaps fed on the host
             or all(isinstance(each.ref, str) and is_loss_or_metric(each.ref) for _, each in put)
-            or all(_needs_no_move(*each) for each in put)
+            or all(_needs_no_move(*each) or _is_constant(*each) for each in put)
             or (all(each.place.is_there for _, each in put) and self._are_trained_apart(name)),
         )
 
@@ -276,9 +277,20 @@ class UnregisteredModule(Rule):
             isinstance(node, cst.Call)
             and not (isinstance(node.func, cst.Attribute) or dotted(node.func) in _LOOKS)
             and self._is_of(node.func, path)
+            and not self._reads_arrays(method)
             for owner in (*cls.lineage, *cls.descendants)
             for method in owner.methods.values()
             if method.role != CONSTRUCTOR
+            for node in tree.walk(method.node.body)
+        )
+
+    def _reads_arrays(self, method: Function) -> bool:
+        """``return self.bodies[kind](pose).numpy()``: a module for the host, where that is no fault."""
+        return any(
+            isinstance(node, cst.Call)
+            and isinstance(node.func, cst.Attribute)
+            and node.func.attr.value == "numpy"
+            and "cpu()" not in self.code(node.func)
             for node in tree.walk(method.node.body)
         )
 
@@ -608,11 +620,30 @@ def _needs_no_move(node: cst.CSTNode, value: Value) -> bool:
         return True
     if not isinstance(value.ref, Class):
         return False
-    parts = [part for cls in value.ref.lineage for part in cls.attrs.values()]
-    if not value.holds and not any(part.ref == "parameter" or has_tensors(part) for part in parts):
+    if not _trains(value.ref):
         return True  # self.register_buffer("table", table)  and nothing else
     init = value.ref.find_method("__init__")
     return init is not None and any(_moves(node) for node in tree.walk(init.node.body))
+
+
+def _is_constant(node: cst.CSTNode, value: Value) -> bool:
+    """``nn.Parameter(counts, requires_grad=False)``, which may be meant for the host: nothing trains it."""
+    made = node if isinstance(node, cst.Call) else value.origin
+    if value.kind != TENSOR or not isinstance(made, cst.Call):
+        return False
+    asked = next((arg for arg in made.args if arg.keyword is not None and arg.keyword.value == "requires_grad"), None)
+    return asked is not None and is_false(asked.value)
+
+
+def _trains(cls: Class, above: tuple[Class, ...] = ()) -> bool:
+    """Whether modules of a class have parameters, or parts that may have some."""
+    parts = [part for each in cls.lineage for part in each.attrs.values()]
+    return any(
+        part.ref not in above and _trains(part.ref, (*above, cls))
+        if part.kind == MODULE and isinstance(part.ref, Class) and part.ref.attrs
+        else part.ref == "parameter" or has_tensors(part)
+        for part in parts
+    )
 
 
 def _moves(node: cst.CSTNode) -> bool:

@@ -151,7 +151,7 @@ def make_on_host(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     if first is not None and first.kind == TENSOR and name in table.HOST_TYPED:
         # torch.LongTensor(index): a type of the host takes no tensor that is elsewhere; torch.Tensor does
         frame.refuse(node, f"`{name}`", (node, tensor(HOST, node)), args.positional[0])
-    if first is not None and first.holds_tensors and first.place.is_there:
+    if first is not None and first.holds_tensors and first.place.is_there and name not in table.HOST_TYPED:
         place = first.place if name != "torch.from_numpy" else UNKNOWN_PLACE  # then it is no tensor
     # torch.Tensor([1.0, 2.0]), torch.LongTensor(3), torch.FloatTensor(rows): with a dimension
     # and torch.Tensor(weights) of what was handed in: it takes no number, but for a size

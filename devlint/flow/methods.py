@@ -389,9 +389,25 @@ def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
     if name == "pin_memory":
         return receiver.but(pinned=True)
     operation = table.METHODS.get(name)
+    if operation is None and receiver.ref == "moved" and type(frame.scope.source.parents.get(node)) is cst.Expr:
+        _replace_content(frame, node, func, receiver, name, args)
     if operation is None or name in ("index", "count", "update", "append", "sample", "mean", "mode"):
         return UNKNOWN if name != "mean" else _tensor_method(frame, node, func, receiver.but(kind=TENSOR), name)
     return _tensor_method(frame, node, func, receiver.but(kind=TENSOR, ref=None), name)
+
+
+def _replace_content(
+    frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
+) -> None:
+    """``self.steps = steps.to(device)`` ... ``self.steps.write(rows)``: what it holds then is where the rows are."""
+    key, env, cls = frame.key(func.value), frame.env, frame.cls
+    given = [value for _, value in args.all if value.holds_tensors or value.kind == UNKNOWN_KIND]
+    if key is None or env is None or not given or name == "load_state_dict":
+        return
+    env[key] = replaced = without_place(receiver)
+    frame.flow.has_paths = frame.flow.has_paths or "." in key
+    if cls is not None and key.startswith("self.") and key.count(".") == 1 and not frame.dead:
+        frame.flow.store(cls, key[5:], replaced, node, frame)
 
 
 def _to_numpy(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, args: Args) -> Value:
