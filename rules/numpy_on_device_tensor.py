@@ -197,7 +197,7 @@ class NumpyOnDeviceTensor(Rule):
         return False
 
     def _came_as_array(self, node: cst.CSTNode) -> bool:
-        """``points, is_numpy = as_tensor(points)`` ... ``if is_numpy: points = points.numpy()``: they were one before."""
+        """``if is_numpy: points = points.numpy()``: an array is what was handed in."""
         tests = (test for test, _, holds in tests_above(self, node) if holds)
         return any(_WAS_ARRAY.search(dotted(test)) is not None for test in tests)
 

@@ -396,9 +396,7 @@ def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
     return _tensor_method(frame, node, func, receiver.but(kind=TENSOR, ref=None), name)
 
 
-def _replace_content(
-    frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args
-) -> None:
+def _replace_content(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args) -> None:
     """``self.steps = steps.to(device)`` ... ``self.steps.write(rows)``: what it holds then is where the rows are."""
     key, env, cls = frame.key(func.value), frame.env, frame.cls
     given = [value for _, value in args.all if value.holds_tensors or value.kind == UNKNOWN_KIND]
