@@ -48,8 +48,17 @@ def is_needed_there(rule: Rule, meeting: Meeting) -> bool:
         return False  # criterion(net(x), targets)   one of the project's own may move them
     if _is_fed_as_it_is(rule, meeting):
         return False
-    of_tokenizer = _maker(rule, meeting).ref == "encoding"
-    return meeting.what != "a call of the module" or of_tokenizer or takes_as_is(meeting.there)
+    if meeting.what != "a call of the module" or _maker(rule, meeting).ref == "encoding":
+        return True
+    return takes_as_is(meeting.there) and not _is_collated_here(_maker(rule, meeting))
+
+
+def _is_collated_here(loader: Value) -> bool:
+    """``DataLoader(data, collate_fn=list_collate)``, which may give lists, that a module need not have anywhere."""
+    made = loader.origin
+    return isinstance(made, cst.Call) and any(
+        arg.keyword is not None and arg.keyword.value == "collate_fn" for arg in made.args
+    )
 
 
 def _is_fed_as_it_is(rule: Rule, meeting: Meeting) -> bool:

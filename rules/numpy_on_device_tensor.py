@@ -170,7 +170,7 @@ class NumpyOnDeviceTensor(Rule):
             or self._is_entry(use.operand)
             or self._is_brought_beside(use.node)
             or self._came_as_array(use.node)
-            or self._may_be_names(use),
+            or self._may_be_no_tensor(use),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )
@@ -181,9 +181,18 @@ class NumpyOnDeviceTensor(Rule):
             return False
         return any(isinstance(item.slice, cst.Index) and isinstance(item.slice.value, cst.Name) for item in node.slice)
 
-    def _may_be_names(self, use: ArrayUse) -> bool:
-        """``np.array(batch.genes)``: what moves with a batch, or comes out of a model, may hold strings."""
-        return use.what != "numpy" and use.value.kind == THING and isinstance(use.operand, cst.Attribute)
+    def _may_be_no_tensor(self, use: ArrayUse) -> bool:
+        """``np.array(batch.genes)``, ``lines = net(x)["lines"]; np.ptp(lines, axis=1)``: what moves with a batch may be
+        strings, and what a model of elsewhere calls by a name may be an array."""
+        if use.what == "numpy":
+            return False
+        if use.value.kind == THING and isinstance(use.operand, cst.Attribute):
+            return True
+        made = use.value.origin
+        by_name = isinstance(part := self.parent(made) if made is not None else None, cst.Subscript) and any(
+            isinstance(each.slice, cst.Index) and isinstance(each.slice.value, cst.SimpleString) for each in part.slice
+        )
+        return by_name and isinstance(made, cst.Call) and self.flow.value(made.func).ref in (None, "moved")
 
     def _is_brought_beside(self, node: cst.CSTNode) -> bool:
         """``if self.device_id == -1: y = out.numpy()``, ``else: y = out.cpu().numpy()``: the test tells them apart."""

@@ -37,12 +37,14 @@ OF_NUMBERS = frozenset(
     "float64 hsplit vsplit dsplit random.rand random.randn random.random random.random_sample random.ranf "
     "random.sample random.bytes random.standard_normal random.standard_exponential random.standard_cauchy".split()
 )
+#: Where a function takes how many it is to give, a number as well.
+_COUNT_AT = {"linspace": 2, "logspace": 2, "random.uniform": 2, "random.normal": 2, "random.randint": 2}
 #: Hand their own keywords to the tensor's method of that name, so that host tensors, too, are refused.
 NEED_ARRAYS = frozenset("mean sum max min amax amin std var prod any all moveaxis rollaxis flip".split())
 #: Catch the error and answer ``False``.
 WRONG_ANSWERS = frozenset({"numpy.array_equal", "numpy.array_equiv"})
 #: Keywords that say sizes and axes.
-_SIZES = frozenset({"axis", "axes", "size", "shape", "newshape"})
+_SIZES = frozenset({"axis", "axes", "size", "shape", "newshape", "num"})
 
 _PLOTS = frozenset(
     "plot scatter imshow hist hist2d bar barh fill_between matshow semilogx semilogy loglog errorbar boxplot "
@@ -66,8 +68,9 @@ def numpy_call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
     # np.put_along_axis(x, rows[:, None], y, axis=1)   has `x` set its own items, and tensors take those of tensors
     set_by_tensor = rest == "put_along_axis" and (first is None or first.kind != ARRAY)
     if rest not in HARMLESS and not set_by_tensor:
+        counted = [operand for operand, _ in args.positional[_COUNT_AT[rest] :]] if rest in _COUNT_AT else []
         for operand, value in args.but(_SIZES):
-            if rest in OF_NUMBERS and value.zero is True:
+            if value.zero is True and (rest in OF_NUMBERS or operand in counted):
                 continue
             use(frame, node, name, operand, value, host_too=rest in NEED_ARRAYS)
             if rest not in VIEWS:

@@ -147,11 +147,12 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
     if kind == DATA:
         return HOST_DATA
     if kind == UNKNOWN_KIND:
-        if base.items is not None:
-            frame.note_indexed(base, indices)
+        if base.items is None:
+            return UNKNOWN  # table[rows]   an object of another file's may give arrays
+        frame.note_indexed(base, indices)
         # scores[kept]: nothing that is on the host takes indices that are on a device
         there = next((i for _, i in indices if i.kind == TENSOR and i.place.is_there and i.zero is False), None)
-        return Value(THING, there.place, node) if there is not None else base if base.items is not None else UNKNOWN
+        return Value(THING, there.place, node) if there is not None else base
     return base if arrays.is_axes(base) else UNKNOWN
 
 

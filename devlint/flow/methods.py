@@ -131,6 +131,8 @@ def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str
         _gather(frame, node, name, args)
     if name == "backward" and isinstance(func.value, cst.Name) and frame.env is not None:
         return NOTHING
+    if name == "numpy":
+        return NUMPY_ARRAY
     return calls.unknown_call(frame, node, args)
 
 

@@ -17,7 +17,7 @@ from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.names import called_name
 from devlint.flow.place import UNKNOWN_PLACE
-from devlint.flow.value import LIKE_TENSOR, LIST, TUPLE, UNKNOWN, UNKNOWN_KIND, Value, made_of
+from devlint.flow.value import LIKE_TENSOR, LIST, NUMPY_ARRAY, TUPLE, UNKNOWN, UNKNOWN_KIND, Value, made_of
 
 #: Functions whose names say that they give something else than tensors where their arguments are.
 _GIVES_OTHERS = re.compile(
@@ -75,6 +75,8 @@ def _replaced(frame: Frame, target: cst.BaseExpression, given: set[str], value: 
 def of_method(frame: Frame, node: cst.Call, receiver: Value, name: str, args: Args) -> Value:
     """``pad(x).unsqueeze(0)``"""
     operation = table.METHODS.get(name)
+    if operation is not None and operation.result == "numpy":
+        return NUMPY_ARRAY
     if receiver.items is None or operation is None or operation.result in ("host", "none", "tuple"):
         return UNKNOWN
     if name in _OF_TENSORS:
