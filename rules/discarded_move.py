@@ -392,7 +392,7 @@ class DiscardedMove(Rule):
 
     def _is_elsewhere(self, call: cst.Call, move: Move | None) -> bool:
         """Whether it is known not to be there; else callers, or what it is made of, may have put it there."""
-        if move is None or move.value.place.is_known:
+        if move is None or (move.value.place.is_known and move.value.place.kind != "param"):
             return True
         function = self.flow.function(call)
         if function is not None and function.cls is not None and function.name in table.MOVES:

@@ -199,12 +199,20 @@ def _note_converted(function: Function, node: cst.Assign) -> None:
 
 
 def _note_if_converted(function: Function, target: cst.BaseExpression, value: cst.BaseExpression) -> None:
-    made = innermost_call(value)
-    if type(made) is not cst.Call or not made.args or type(made.args[0].value) is not cst.Name:
+    if type(target) is not cst.Name:
         return
-    name = made.args[0].value.value
-    if dotted(made.func).rpartition(".")[2] in _FROM_DATA and type(target) is cst.Name and target.value == name:
-        function.converted.add(name)
+    if type(value) is cst.BinaryOperation:  # sizes = torch.tensor(sizes[2:]) * 2
+        _note_if_converted(function, target, value.left)
+        _note_if_converted(function, target, value.right)
+        return
+    made = innermost_call(value)
+    if type(made) is not cst.Call or not made.args or dotted(made.func).rpartition(".")[2] not in _FROM_DATA:
+        return
+    given = made.args[0].value
+    while type(given) is cst.Subscript:
+        given = given.value
+    if type(given) is cst.Name and given.value == target.value:
+        function.converted.add(target.value)
 
 
 def _note_rows(function: Function, node: cst.For | cst.CompFor) -> None:

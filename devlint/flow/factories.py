@@ -169,6 +169,10 @@ def keep(frame: Frame, node: cst.Call, args: Args) -> Value:
     if given is not None and given[1].kind != NONE:
         return tensor(frame.device_place(given[1], given[0]), node, tracked=False if data.is_data else data.tracked)
     if data.holds_tensors:
+        # points = torch.as_tensor(project(there), dtype=torch.float32): old versions of torch copy that to the host
+        # (https://github.com/pytorch/pytorch/issues/45367), and code written for them counts on it
+        if data.place.is_there and "dtype" in args.keywords:
+            return data.but(place=UNKNOWN_PLACE, origin=node)
         return tensor(frame.default_place(), node) if frame.redirected else data
     if data.kind in (DATA, ARRAY, LIST, TUPLE):
         items = element(data)

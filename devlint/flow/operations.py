@@ -47,7 +47,9 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
     if name == "torch.autograd.backward":
         meet_gradients(frame, node, f"`{name}`", args.get(0, "tensors"), args.get(1, "grad_tensors"))
     meet_window(frame, node, name, operands, args, 1)
-    chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict)
+    # F.l1_loss(gap.mean(), torch.tensor(0.5)): two without dimensions are subtracted as they are
+    sized = name != "torch.nn.functional.l1_loss" or not any(v.zero for _, v in operands)
+    chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict and sized)
     result = result_of(frame, node, operation, chosen, args, 1, operands)
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
         result = result.but(zero=False)
