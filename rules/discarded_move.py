@@ -392,7 +392,8 @@ class DiscardedMove(Rule):
 
     def _is_elsewhere(self, call: cst.Call, move: Move | None) -> bool:
         """Whether it is known not to be there; else callers, or what it is made of, may have put it there."""
-        if move is None or (move.value.place.is_known and move.value.place.kind != "param"):
+        of_caller = move is not None and not move.value.place.is_host and isinstance(move.value.origin, cst.Param)
+        if move is None or (move.value.place.is_known and not of_caller):
             return True
         function = self.flow.function(call)
         if function is not None and function.cls is not None and function.name in table.MOVES:
