@@ -384,6 +384,26 @@ def test_containers_hold_the_tensors_put_in():
     assert holds_tensors(torch.nn.ParameterDict({"a": torch.ones(2)})) and not holds_tensors(torch.nn.ParameterDict())
 
 
+@pytest.mark.parametrize("stem", sorted({*STANDARD, *table.REGISTERED} - {"RNNBase", "RNN", "LSTM", "GRU"}))
+def test_what_a_module_registers_itself(stem):
+    if stem.startswith(("_", "Parameter")) or stem == "RNNCellBase":
+        return  # cannot be built alone: the classes above are of these
+    made = build(stem)
+    assert {*made._buffers, *made._parameters} == table.REGISTERED.get(stem, set())
+
+
+def test_what_a_module_registers_stays_registered_or_refuses_a_plain_tensor():
+    for stem, names in table.REGISTERED.items():
+        made = build(stem) if not stem.startswith("_") and stem != "RNNCellBase" else torch.nn.Module()
+        for name in names if type(made) is not torch.nn.Module else ():
+            if name in made._buffers:
+                setattr(made, name, torch.ones(2))
+                assert name in made._buffers and name not in vars(made)
+            else:
+                with pytest.raises(TypeError, match="cannot assign"):
+                    setattr(made, name, torch.ones(2))
+
+
 def test_kinds_of_modules():
     for name, fact in table.MODULES.items():
         kind = resolve(name)

@@ -26,6 +26,7 @@ from devlint.flow.names import (
     imported_from,
     is_tensor_annotation,
     names_bound,
+    targets_in,
 )
 from devlint.flow.value import Value
 from devlint.source import Source
@@ -521,6 +522,7 @@ class Scope:
             cls.is_dataset = _is_dataset(known)
             cls.is_module = is_module(ends) or makes_layers
             cls.of_unknown_base = cls.is_module and not is_module(ends)
+            cls.buffers |= {name for base in ends for name in _registered_by(base)} - self.deleted
 
     @property
     def wraps_models(self) -> bool:
@@ -543,6 +545,12 @@ class Scope:
             and dotted(call.func).rpartition(".")[2] == "pack_padded_sequence"
             and type(call.args[1].value) is cst.Name
         }
+
+    @cached_property
+    def deleted(self) -> set[str]:
+        """The names of attributes that the file deletes, which nothing registers from then on: ``del self.weight``."""
+        targets = (each for node in self.source.nodes_of(cst.Del) for each in targets_in(node.target))
+        return {each.attr.value for each in targets if isinstance(each, cst.Attribute)}
 
     # roles --------------------------------------------------------------------------------------
 
@@ -694,6 +702,13 @@ def _is_of_host(cls: Class | None) -> bool:
 def _makes_layers(cls: Class) -> bool:
     init = cls.find_method("__init__")
     return init is not None and any(name.startswith(("torch.nn.", "nn.")) for name in init.calls)
+
+
+def _registered_by(base: str) -> frozenset[str]:
+    """``running_mean`` of ``class Norm(nn.BatchNorm2d)``: assigned to, it stays the buffer that it is."""
+    package, _, name = base.rpartition(".")
+    is_torchs = package == "torch.nn" or package.startswith("torch.nn.modules.")
+    return table.REGISTERED.get(name, frozenset()) if is_torchs else frozenset()
 
 
 def _registers(cls: Class) -> bool:

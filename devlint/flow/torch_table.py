@@ -645,6 +645,30 @@ MODULES: dict[str, ModuleFact] = {
     **_modules("LinearCrossEntropyLoss", "always", "loss"),
 }
 
+_NORMS = "bias num_batches_tracked running_mean running_var weight"
+
+
+def _registered(classes: str, names: str, dims: str = "") -> dict[str, frozenset[str]]:
+    suffixes = [f"{d}d" for d in dims] or [""]
+    return {cls + suffix: frozenset(names.split()) for cls in classes.split() for suffix in suffixes}
+
+
+#: What the constructors of torch's modules register as buffers and parameters of their own, if only as ``None``, by the
+#: last word of the class: what a subclass assigns to these names is registered, or refused.
+REGISTERED: dict[str, frozenset[str]] = {
+    **_registered("BatchNorm InstanceNorm LazyBatchNorm LazyInstanceNorm", _NORMS, dims="123"),
+    **_registered("SyncBatchNorm _BatchNorm _InstanceNorm _LazyNormBase _NormBase", _NORMS),
+    **_registered("BCELoss CrossEntropyLoss MultiLabelSoftMarginLoss MultiMarginLoss NLLLoss NLLLoss2d", "weight"),
+    **_registered("BCEWithLogitsLoss", "pos_weight weight"),
+    **_registered("LinearCrossEntropyLoss _WeightedLoss", "weight"),
+    **_registered("Conv ConvTranspose LazyConv LazyConvTranspose", "bias weight", dims="123"),
+    **_registered("Linear LazyLinear Bilinear GroupNorm LayerNorm _ConvNd _ConvTransposeNd", "bias weight"),
+    **_registered("Embedding EmbeddingBag PReLU RMSNorm", "weight"),
+    **_registered("FractionalMaxPool", "_random_samples", dims="23"),
+    **_registered("GRUCell LSTMCell RNNCell RNNCellBase", "bias_hh bias_ih weight_hh weight_ih"),
+    **_registered("MultiheadAttention", "in_proj_bias in_proj_weight k_proj_weight q_proj_weight v_proj_weight"),
+}
+
 #: Base classes whose subclasses are modules, besides those of torch.nn.
 MODULE_BASES: frozenset[str] = frozenset(
     {
