@@ -143,6 +143,8 @@ def _is_placed(rule: Rule, name: str, node: cst.CSTNode, is_module: bool) -> boo
             return _may_say(part.slice[0].slice, name)  # module.__dict__["table"] = x.new_ones(3)
         # t["a"] = t["a"].to(x), t.data = t.data.to(x), self.loss.weight = self.loss.weight.to(x)
         is_part = part is not node and isinstance(part, cst.Attribute | cst.Subscript)
+        if is_part and isinstance(part, cst.Attribute) and part.attr.value == "data" and isinstance(assign, cst.Assign):
+            return not rule.flow.value(assign.value).place.is_host  # self.shift.data = x.mean(0)
         return is_part and isinstance(assign, cst.Assign) and _moves(assign.value)
     call = rule.parent(above) if above is not None else None
     if not isinstance(call, cst.Call):

@@ -21,6 +21,7 @@ from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._overrides import overrides_attributes
 from devlint.rules._placed_unseen import attribute_may_be_placed
 from devlint.rules._places import where
 from devlint.rules._plain_uses import plain_uses
@@ -150,7 +151,7 @@ class UnregisteredTensor(Rule):
             sure = sure and not _may_be_index(meeting)
             sure = sure and not any(is_under_default(self, self.flow.function(each)) for each, _ in stores)
             sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
-            sure = sure and not attribute_may_be_placed(self, cls, name)
+            sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
                     if value.is_tensor and isinstance(value.origin, cst.Param):
@@ -479,6 +480,8 @@ class UnregisteredTensor(Rule):
         value = statement.value if isinstance(statement, cst.Assign | cst.AnnAssign) else None
         if not isinstance(target, cst.Attribute) or value is None:
             return None
+        if overrides_attributes(self, cls):
+            return None  # def __setattr__(...): self.register_buffer(name, value), which is saved: nothing to add
         others = [s for s, _ in self.flow.stores(cls, name) if s is not statement]
         if name in cls.attrs_of_class or any(not isinstance(s, cst.Assign) for s in others):
             return None
