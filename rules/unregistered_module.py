@@ -11,12 +11,14 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import is_false
 from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors, is_loss_or_metric
-from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names, targets_in
+from devlint.flow.names import called_name, dotted, last_word, names_bound, targets_in
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._gathered import CONTAINERS, bound_to, is_gathered
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
+from devlint.rules._overrides import overrides_attributes
 from devlint.rules._pipelines import unknown_parts
 from devlint.rules._recurs import function_of
 
@@ -76,17 +78,18 @@ class UnregisteredModule(Rule):
     `super().__init__()` has run.
 
     ## Limits
-    Silent where the class registers modules by name (`add_module`, `setattr`), or has a helper do so, hands the
-    container on to something that may, moves what is in it by itself, or overrides `parameters`, `children`, `to` or
-    `_apply`. A list of one that no loop goes through (`self._teacher = [teacher]`), which is how a module is hidden on
-    purpose, and modules that the constructor is given one by one are not reported, and neither are modules without
-    parameters and buffers, nor parameters of other parts (`self.norm.weight.to(dtype)`). Held back as tentative: a
-    container that no method names but the constructor, and what that alone calls; modules of which no method calls one
-    by way of the container, losses and metrics; modules that are given a device, that put their parts on one when they
-    are built, or that have buffers alone; modules that are moved when they are built and have optimizers of their own,
-    so that only `state_dict()` and `eval()` miss them; modules of which the constructor moves some, by a test;
-    annotated parameters, which may be registered by whoever hands them in; parts of pipelines; and what is not seen to
-    be a named tuple, but holds tensors elsewhere in the file.
+    Silent where the class registers modules by name (`add_module`, `setattr`), or has a helper do so, or registers them
+    by way of a second list or under names of their own, hands the container on to something that may, moves what is in
+    it by itself, or overrides `parameters`, `children`, `to` or `_apply`. A list of one that no loop goes through
+    (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the constructor is given
+    one by one are not reported, and neither are modules without parameters and buffers, nor parameters of other parts
+    (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method names but the constructor, and
+    what that alone calls; modules of which no method calls one by way of the container, losses and metrics; modules
+    that are given a device, that put their parts on one when they are built, or that have buffers alone; modules that
+    are moved when they are built and have optimizers of their own, so that only `state_dict()` and `eval()` miss them;
+    modules of which the constructor moves some, by a test; annotated parameters, which may be registered by whoever
+    hands them in; parts of pipelines; and what is not seen to be a named tuple, but holds tensors elsewhere in the
+    file.
 
     It was in the nursery first: none of 6 findings in repositories that nobody had tuned for was worth a change, since
     the modules are put where they belong by other means, or on purpose. Of four in 468 more, readers held two for
@@ -373,7 +376,7 @@ class UnregisteredModule(Rule):
         """Whether a node is in the arguments of one of torch's containers, which registers what it is given."""
         call = self.enclosing(node, cst.Call)
         while call is not None:
-            if self.flow.name_of(call) in _CONTAINERS:
+            if self.flow.name_of(call) in CONTAINERS:
                 return True
             call = self.enclosing(call, cst.Call)
         return False
@@ -423,6 +426,8 @@ class UnregisteredModule(Rule):
         if any(cls.find_method(method) for method in _OWN):
             return True  # def parameters(self): ...
         path = f"self.{name}"
+        if is_gathered(self, cls, path) or overrides_attributes(self, cls):
+            return True
         for owner in (*cls.lineage, *cls.descendants):
             for node in tree.walk(owner.node.body):
                 if isinstance(node, cst.Call):
@@ -491,7 +496,7 @@ class UnregisteredModule(Rule):
         loop = self.enclosing(node, cst.For, cst.ListComp, cst.GeneratorExp, cst.DictComp)
         while loop is not None:
             over = loop if isinstance(loop, cst.For) else loop.for_in
-            if any(node.value in names and path in self.code(of) for names, of in _bound_to(over.target, over.iter)):
+            if any(node.value in names and path in self.code(of) for names, of in bound_to(over.target, over.iter)):
                 return True  # for layer in self.layers: layer.to(device)
             loop = self.enclosing(loop, cst.For, cst.ListComp, cst.GeneratorExp, cst.DictComp)
         return False
@@ -543,10 +548,7 @@ _OWN = tuple(
     "_apply to cuda parameters named_parameters children named_children named_modules __setattr__ __getattr__".split()
 )
 _REGISTERS = frozenset({"add_module", "register_module", "register_parameter", "setattr", "__setattr__"})
-#: Torch's own containers, and what puts something into one.
-_CONTAINERS = frozenset(
-    f"torch.nn.{name}" for name in ("ModuleList", "ModuleDict", "Sequential", "ParameterList", "ParameterDict")
-)
+#: What puts something into a container.
 _PUTS = frozenset({"append", "extend", "insert", "update"})
 #: What takes a container or a module and does not keep it.
 _LOOKS = frozenset(
@@ -665,20 +667,3 @@ def _is_none(statement: cst.CSTNode) -> bool:
 def _is_list_of_one(statement: cst.CSTNode) -> bool:
     value = getattr(statement, "value", None)
     return isinstance(value, cst.List | cst.Tuple) and len(value.elements) == 1
-
-
-def _bound_to(target: cst.BaseExpression, of: cst.BaseExpression) -> Iterator[tuple[set[str], cst.BaseExpression]]:
-    """The names that a loop binds, and what each is an element of: ``for layer, norm in zip(layers, norms)``."""
-    if isinstance(target, cst.Tuple) and isinstance(of, cst.Call) and not any(arg.star for arg in of.args):
-        parts = [element.value for element in target.elements]
-        given = [arg.value for arg in of.args]
-        if dotted(of.func) == "enumerate" and len(parts) == 2 and given:
-            yield from _bound_to(parts[1], given[0])
-            return
-        if dotted(of.func) == "zip" and len(parts) == len(given):
-            for part, each in zip(parts, given, strict=True):
-                yield from _bound_to(part, each)
-            return
-    bound: set[str] = set()
-    target_names(target, bound)
-    yield bound, of
