@@ -91,20 +91,22 @@ class UnregisteredTensor(Rule):
     then. For tensors in a list, tuple or dict there is no fix: register each under a name of its own.
 
     ## Limits
-    Silent where the tensor is moved at every use, registered later, or on another path that is asked for where it
-    is used, read off a layer, whose parameters are registered with whoever keeps them, or moved by the module's own
-    `_apply`; where nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the
-    device; and in classes without a `forward` whose methods make all their tensors without a device. Held back as
-    tentative: other classes without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if
-    learned else scale`) or a default (`torch.zeros(3) if mean is None else mean`), what is told by the text alone,
-    masks that are handed in beside `is_causal=True`, code for an export, attributes that meet what was brought to
-    the host as well (`self.packed.cpu() >> self.shifts`), only what a method is handed that the file never calls, or
-    what is handed on the host beside others on a device, what a helper, a hook or a subclass of the file may bring
-    to the device (`setattr(module, name, value.to(device))`) or register, what is made of something that is handed
-    in (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module with parts of its own is
-    handed (`scale: Tensor`) and keeps, modules on a private base of torch's (`_BatchNorm`), modules that bring their
-    own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions, which
-    run on the host alone, and what meets the input in a branch of a function of the file that it is handed to.
+    Silent where the tensor is moved at every use, registered later, or by the base (`running_mean` of a norm of
+    torch's), or on another path that is asked for where it is used, read off a layer, whose parameters are registered
+    with whoever keeps them, or moved by the module's own `_apply`; where nothing is seen to mix it with a moved tensor;
+    in modules of tests, unless those name the device; and in classes without a `forward` whose methods make all their
+    tensors without a device. Held back as tentative: other classes without a `forward`, what is a parameter on the
+    other path (`nn.Parameter(scale) if learned else scale`) or a default (`torch.zeros(3) if mean is None else mean`),
+    what is told by the text alone, masks that are handed in beside `is_causal=True`, code for an export, attributes
+    that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`), only what a method is handed
+    that the file never calls, or what is handed on the host beside others on a device, what a helper, a hook or a
+    subclass of the file may bring to the device (`setattr(module, name, value.to(device))`) or register, what is made
+    of something that is handed in (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module
+    with parts of its own is handed (`scale: Tensor`) and keeps, classes that override `__setattr__` or
+    `__getattribute__`, or that a decorator of the project changes, attributes whose `data` is set to what is elsewhere,
+    modules that bring their own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's
+    quantized functions, which run on the host alone, and what meets the input in a branch of a function of the file
+    that it is handed to.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -147,7 +149,7 @@ class UnregisteredTensor(Rule):
             sure = self._is_asked_as_module(cls) and not self._is_for_show(meeting.node) and not on_host
             sure = sure and (meeting.node, meeting.host_node) not in perhaps
             sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
-            sure = sure and not any(self._may_follow(value) for _, value in stores) and not _has_base_of_torch(cls)
+            sure = sure and not any(self._may_follow(value) for _, value in stores)
             sure = sure and not _may_be_index(meeting)
             sure = sure and not any(is_under_default(self, self.flow.function(each)) for each, _ in stores)
             sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
@@ -520,12 +522,6 @@ def _is_whole(cls: Class) -> bool:
         value.kind == MODULE or value.ref in _REGISTERED for each in cls.lineage for value in each.attrs.values()
     )
     return has_parts and not any(each.project_bases for each in cls.lineage)
-
-
-def _has_base_of_torch(cls: Class) -> bool:
-    """``class Mine(torch.nn.modules.batchnorm._BatchNorm)``: what that registers is assigned to as it is."""
-    outside = {base for each in cls.lineage for base in each.bases}
-    return any(base.startswith("torch.nn.modules.") and base.rpartition(".")[2].startswith("_") for base in outside)
 
 
 _HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functional.", "torch.ops.quantized.")
