@@ -9,7 +9,7 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
-from devlint.flow.names import dotted, last_word, only_target
+from devlint.flow.names import called_name, dotted, last_word, only_target
 from devlint.flow.scope import DEVICE_SIDE, Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
@@ -104,9 +104,9 @@ class UnregisteredTensor(Rule):
     of something that is handed in (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module
     with parts of its own is handed (`scale: Tensor`) and keeps, classes that override `__setattr__` or
     `__getattribute__`, or that a decorator of the project changes, attributes whose `data` is set to what is elsewhere,
-    modules that bring their own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's
-    quantized functions, which run on the host alone, and what meets the input in a branch of a function of the file
-    that it is handed to.
+    modules that the file reads on the host (`self.policy(x).numpy()`) and moves nowhere, modules that bring their own
+    parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions, which run on
+    the host alone, and what meets the input in a branch of a function of the file that it is handed to.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -150,7 +150,7 @@ class UnregisteredTensor(Rule):
             sure = sure and (meeting.node, meeting.host_node) not in perhaps
             sure = sure and not is_of_export(self, meeting.node) and not self._is_for_others_to_call(meeting)
             sure = sure and not any(self._may_follow(value) for _, value in stores)
-            sure = sure and not _may_be_index(meeting)
+            sure = sure and not _may_be_index(meeting) and not self._is_read_on_host(cls)
             sure = sure and not any(is_under_default(self, self.flow.function(each)) for each, _ in stores)
             sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
@@ -391,6 +391,24 @@ class UnregisteredTensor(Rule):
             for arg in use.args
         )
 
+    def _is_read_on_host(self, cls: Class) -> bool:
+        """``self.policy(obs).detach().numpy()`` of ``self.policy = Policy()``, and nothing moves any `Policy`: its
+        modules stay on the host."""
+        family = (cls, *cls.descendants)
+        if any(move.value.ref in family and move.target.is_there for move in self.flow.facts.moves.values()):
+            return False
+        for read in self.source.nodes_of(cst.Call):
+            if called_name(read) != "numpy" or not isinstance(read.func, cst.Attribute):
+                continue
+            call = read.func.value
+            while isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value in _SAME:
+                call = call.func.value
+            if isinstance(call, cst.Call):
+                asked = self.flow.value(call.func)
+                if asked.kind == MODULE and asked.ref in family and not asked.place.is_there:
+                    return True
+        return False
+
     def _meets_moved_to_host(self, cls: Class, name: str) -> bool:
         """Whether another use mixes the attribute with what was brought to the host, where a buffer would then fail."""
         # self.packed = self.packed.cpu(); rows = self.packed >> self.shifts
@@ -530,6 +548,8 @@ _OF_PARAMETERS = ("torch.nn.ParameterDict", "torch.nn.ParameterList")
 _REGISTER = ("register_buffer", "register_parameter", "register_module", "add_module")
 _KEPT = ("tensor", "param", "module")
 _NUMBERS = (cst.List, cst.Tuple, cst.Float, cst.Integer)
+#: What leaves a tensor where it is, before it is read.
+_SAME = frozenset("detach squeeze view reshape flatten argmax".split())
 _REGISTERED = ("parameter", "buffer", OF_LAYER)
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
