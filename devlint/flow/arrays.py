@@ -38,7 +38,7 @@ OF_NUMBERS = frozenset(
     "random.sample random.bytes random.standard_normal random.standard_exponential random.standard_cauchy".split()
 )
 #: Where a function takes how many it is to give, a number as well.
-_COUNT_AT = {"linspace": 2, "logspace": 2, "random.uniform": 2, "random.normal": 2, "random.randint": 2}
+_COUNT_AT = {"linspace": 2, "logspace": 2, "random.uniform": 2, "random.normal": 2}
 #: Hand their own keywords to the tensor's method of that name, so that host tensors, too, are refused.
 NEED_ARRAYS = frozenset("mean sum max min amax amin std var prod any all moveaxis rollaxis flip".split())
 #: Catch the error and answer ``False``.
