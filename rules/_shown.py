@@ -42,7 +42,7 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     """Whether the other side of a meeting is on a device by more than a parameter that may be anywhere."""
     if is_off(rule, meeting.node):
         return False
-    if _may_be_read(rule, meeting):
+    if _may_be_read(rule, meeting) or _may_be_hooked(rule, meeting.there):
         return False
     function = rule.flow.function(meeting.node)
     if function is not None and _is_handed_moved(rule, function):
@@ -105,6 +105,12 @@ def _may_be_read(rule: Rule, meeting: Meeting) -> bool:
     values = [rule.flow.value(arg.value) for arg in call.args]
     is_told = rule.flow.name_of(made) in table.KEEPING or (entry is not None and entry.values == "python")
     return is_told and any(v.is_tensor and not v.place.is_host for v in values)
+
+
+def _may_be_hooked(rule: Rule, module: Value) -> bool:
+    """``self.register_forward_pre_hook(to_own_device)``, which may move what a module is called with."""
+    of_torch = isinstance(module.ref, str) and module.ref.startswith("torch.")
+    return module.kind == MODULE and not of_torch and "forward_pre_hook" in rule.source.text
 
 
 def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
@@ -205,8 +211,9 @@ def _places_its_parts(rule: Rule, function: Function) -> bool:
     cls = function.cls
     if cls is None:
         return False
-    own = [cls.find_method(name) for name in ("to", "cuda", "_apply")]
-    if any(method is not None and "super" not in rule.code(method.node) for method in own):
+    own = [method for name in ("to", "cuda", "_apply") if (method := cls.find_method(name)) is not None]
+    # def cuda(self): super().cuda(); self.table.cpu(); return self
+    if any("super" not in rule.code(method.node) or _brings_to_host(rule, method) for method in own):
         return True
     built = {method for each in cls.lineage for method in each.methods.values() if method.role == CONSTRUCTOR}
     return any(
@@ -217,16 +224,20 @@ def _places_its_parts(rule: Rule, function: Function) -> bool:
 
 def _brings_self_to_host(rule: Rule, function: Function) -> bool:
     """``self.to("cpu")``, ``copy.deepcopy(self).cpu()``: a method that works on the host."""
+    moved = _moved_to_host(rule, function)
+    return any(rule.flow.value(each).kind in (MODULE, SELF) or "copy(self" in rule.code(each) for each in moved)
+
+
+def _brings_to_host(rule: Rule, function: Function) -> bool:
+    return any(dotted(each).startswith("self.") for each in _moved_to_host(rule, function))
+
+
+def _moved_to_host(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
     for call in tree.walk(function.node.body):
-        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
-            continue
-        to_host = call.func.attr.value == "cpu" or (
-            call.func.attr.value == "to" and any(_leaves_on_host(rule, arg.value) for arg in call.args)
-        )
-        of_self = rule.flow.value(call.func.value).kind in (MODULE, SELF) or "copy(self" in rule.code(call.func.value)
-        if to_host and of_self:
-            return True
-    return False
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
+            to_host = call.func.attr.value == "to" and any(_leaves_on_host(rule, arg.value) for arg in call.args)
+            if to_host or call.func.attr.value == "cpu":
+                yield call.func.value
 
 
 def _wrapped_on_host(rule: Rule, function: Function) -> set[str]:
