@@ -27,6 +27,15 @@ def handed_in(call: cst.Call, function: Function, param: str) -> cst.BaseExpress
     return arg.value if arg is not None else None
 
 
+def given_to(call: cst.Call, function: Function, param: cst.Param) -> list[cst.BaseExpression]:
+    """What a call hands to a parameter, by its name or by its position, as far as `*xs` leaves that plain."""
+    given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == param.name.value]
+    if param in function.positional:
+        at = function.positional.index(param) - function.takes_self
+        given += [arg.value for arg in call.args if arg.keyword is None and not arg.star][at : at + 1]
+    return given
+
+
 def parameter(function: Function | None, name: str) -> cst.Param | None:
     """The parameter of that name, where nothing else is bound to it."""
     if function is None or name in function.assigned:

@@ -259,6 +259,14 @@ def calls_of(rule: Rule, function: Function) -> list[cst.Call]:
     return found
 
 
+def calls_that_run(rule: Rule, function: Function) -> list[cst.Call]:
+    """The calls in the file of what bears a function's name; those of its class, where it is the constructor."""
+    calls = calls_of(rule, function)
+    if function.cls is not None and function.name == "__init__":
+        calls += [call for call in rule.source.nodes_of(cst.Call) if dotted(call.func) == function.cls.name]
+    return calls
+
+
 def _is_callback(rule: Rule, function: Function) -> bool:
     """Whether others call a function, with what only they know: ``@converts("*.weight")``, ``def merge(ctx, q, k)``."""
     return function.is_replaced and not function.device_aware and not calls_of(rule, function)

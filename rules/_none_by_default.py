@@ -10,7 +10,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._errors import is_expected
-from devlint.rules._shown import calls_that_run
+from devlint.rules._meetings import calls_that_run
 
 #: Decorators that hand in what others said.
 _HANDING = frozenset({"command", "option", "argument", "main"})

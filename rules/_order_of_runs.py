@@ -9,7 +9,7 @@ import libcst as cst
 from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import Function
 from devlint.rule import Rule
-from devlint.rules._shown import calls_that_run
+from devlint.rules._meetings import calls_that_run
 from devlint.rules._switches import tests_above
 
 _STEPS = 4  # of calls that are followed back

@@ -9,7 +9,8 @@ from devlint.flow.names import names_bound
 from devlint.flow.scope import Class
 from devlint.flow.value import FUNCTION, INSTANCE, LIST, LOADER, THING
 from devlint.rule import Rule
-from devlint.rules._shown import calls_that_run, given_to
+from devlint.rules._arguments import given_to
+from devlint.rules._meetings import calls_that_run
 
 
 def may_place(rule: Rule, loader: cst.CSTNode | None) -> bool:

@@ -15,15 +15,24 @@ from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import dotted, last_word, names_bound, names_in
-from devlint.flow.place import HOST, UNKNOWN_PLACE, Place, from_string
+from devlint.flow.names import dotted, last_word, names_bound
+from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.steps import is_under_test
-from devlint.flow.value import MODULE, SELF, TENSOR, THING, UNKNOWN_KIND, Value
+from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
+from devlint.rules._arguments import given_to
 from devlint.rules._default_device import is_under_default
-from devlint.rules._exports import is_of_export, records
-from devlint.rules._meetings import calls_of, is_off, speaks_of_devices
+from devlint.rules._kept_on_host import (
+    brings_self_to_host,
+    is_fed_from_host,
+    is_given_back_on_host,
+    is_on_host_there,
+    leaves_on_host,
+    places_its_parts,
+    reads_inputs_on_host,
+)
+from devlint.rules._meetings import calls_of, calls_that_run, is_off
 from devlint.testcode import near
 
 #: Files whose modules may run where data is read, before anything is moved.
@@ -49,15 +58,15 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
         return False
     if is_chosen(rule, meeting.there) or meeting.what.endswith("NCCL"):
         return not _is_brought_to_host(rule, function, meeting.there) and not is_under_default(rule, function)
-    if function is None or is_under_default(rule, function) or _is_on_host_there(rule, meeting.node):
+    if function is None or is_under_default(rule, function) or is_on_host_there(rule, meeting.node):
         return False
     if _is_handed_there(rule, function, meeting.there.origin):
         return True
     if _comes_from_module(rule, meeting):
         return not (
-            _is_given_back_on_host(rule, function, meeting.there)
-            or _brings_self_to_host(rule, function)
-            or _places_its_parts(rule, function)
+            is_given_back_on_host(rule, function, meeting.there)
+            or brings_self_to_host(rule, function)
+            or places_its_parts(rule, function)
             or _is_called_by_nobody(rule, function)
             or _asks_for_size(rule, function)
             or _tries_out(rule, function)
@@ -118,42 +127,9 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     function = rule.flow.function(node)
     if is_chosen(rule, value):
         return not _is_brought_to_host(rule, function, value)
-    if value.place.name != "self" or _is_on_host_there(rule, node):
+    if value.place.name != "self" or is_on_host_there(rule, node):
         return False
-    return not _is_fed_from_host(rule, function) and not _reads_inputs_on_host(rule, function)
-
-
-def _is_on_host_there(rule: Rule, node: cst.CSTNode) -> bool:
-    """Whether modules may stay on the host there: tests hand them what they made, and exports trace them."""
-    return (
-        rule.in_tests
-        or records(rule)
-        or is_of_export(rule, node)
-        or _is_of_host_script(rule)
-        or _is_built_and_kept_on_host(rule)
-    )
-
-
-def _is_built_and_kept_on_host(rule: Rule) -> bool:
-    """``def _load(): state = torch.load(file, map_location="cpu"); net = _Net(); net.load_state_dict(state)``, in a
-    file that moves nothing to a device: what builds its own, private module for the host."""
-    if any(move.target.is_there for move in rule.flow.facts.moves.values()):
-        return False
-    private = {cls.name for cls in rule.flow.scope.classes.values() if cls.is_module and cls.name.startswith("_")}
-    for call in rule.flow.calls("torch.load"):
-        function = rule.flow.function(call)
-        if function is not None and rule.flow.value(call).place == HOST and function.calls & private:
-            return True
-    return False
-
-
-def _is_of_host_script(rule: Rule) -> bool:
-    """``if __name__ == "__main__": main()`` of a file that never speaks of a device and that no other one imports: its
-    modules are run there, on the host."""
-    if "__main__" not in rule.source.text or speaks_of_devices(rule):
-        return False
-    project = rule.flow.project
-    return project is not None and not project.is_imported()
+    return not is_fed_from_host(rule, function) and not reads_inputs_on_host(rule, function)
 
 
 def _is_brought_to_host(rule: Rule, function: Function | None, value: Value) -> bool:
@@ -169,102 +145,10 @@ def _is_brought_to_host(rule: Rule, function: Function | None, value: Value) -> 
         return False
     for call in calls_that_run(rule, placer):
         given = given_to(call, placer, param)
-        if any(_leaves_on_host(rule, each) for each in given):
+        if any(leaves_on_host(rule, each) for each in given):
             return True
-        if not given and param.default is not None and _leaves_on_host(rule, param.default):
+        if not given and param.default is not None and leaves_on_host(rule, param.default):
             return True
-    return False
-
-
-def _is_fed_from_host(rule: Rule, function: Function | None) -> bool:
-    """``def predict(self, state): return self(torch.tensor(state)).numpy()``: a module that stays on the host."""
-    if function is None:
-        return False
-    calls = [each for each in tree.walk(function.node.body) if isinstance(each, cst.Call)]
-    own = {"self", "self.forward"}
-    asked = [call for call in calls if dotted(call.func) in own or rule.flow.value(call.func).place.name == "self"]
-    given = [arg.value for call in asked for arg in call.args]
-    # self(Field(torch.randn(3, 8)))
-    given += [arg.value for each in given if isinstance(each, cst.Call) for arg in each.args]
-    if any(_is_made_on_host(rule, each) for each in given):
-        return True
-    wrapped = _wrapped_on_host(rule, function) if given else set()
-    return any(names_in(arg) & wrapped for arg in given)
-
-
-def _is_made_on_host(rule: Rule, node: cst.BaseExpression) -> bool:
-    value = rule.flow.value(node)
-    # torch.FloatTensor(rows)   makes what is on the host, or raises
-    typed = isinstance(node, cst.Call) and rule.flow.name_of(node) in table.HOST_TYPED
-    return typed or (value.is_tensor and value.place.is_host)
-
-
-def _is_given_back_on_host(rule: Rule, function: Function, value: Value) -> bool:
-    """``self(Field(torch.randn(3, 8))).values + torch.zeros(3, 8)``"""
-    made = value.origin
-    return isinstance(made, cst.Call) and dotted(made.func) == "self" and _is_fed_from_host(rule, function)
-
-
-def _places_its_parts(rule: Rule, function: Function) -> bool:
-    """``def to(self, device): self.head.to(device)``, ``self.head = nn.Linear(8, 2).to("cuda:1")`` in a constructor:
-    whether the class has an idea of its own of what is where."""
-    cls = function.cls
-    if cls is None:
-        return False
-    own = [method for name in ("to", "cuda", "_apply") if (method := cls.find_method(name)) is not None]
-    # def cuda(self): super().cuda(); self.table.cpu(); return self
-    if any("super" not in rule.code(method.node) or _brings_to_host(rule, method) for method in own):
-        return True
-    built = {method for each in cls.lineage for method in each.methods.values() if method.role == CONSTRUCTOR}
-    return any(
-        move.target.is_there and move.value.kind == MODULE and rule.flow.function(move.node) in built
-        for move in rule.flow.facts.moves.values()
-    )
-
-
-def _brings_self_to_host(rule: Rule, function: Function) -> bool:
-    """``self.to("cpu")``, ``copy.deepcopy(self).cpu()``: a method that works on the host."""
-    moved = _moved_to_host(rule, function)
-    return any(rule.flow.value(each).kind in (MODULE, SELF) or "copy(self" in rule.code(each) for each in moved)
-
-
-def _brings_to_host(rule: Rule, function: Function) -> bool:
-    return any(dotted(each).startswith("self.") for each in _moved_to_host(rule, function))
-
-
-def _moved_to_host(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
-    for call in tree.walk(function.node.body):
-        if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
-            to_host = call.func.attr.value == "to" and any(_leaves_on_host(rule, arg.value) for arg in call.args)
-            if to_host or call.func.attr.value == "cpu":
-                yield call.func.value
-
-
-def _wrapped_on_host(rule: Rule, function: Function) -> set[str]:
-    """``x = torch.randn(3, c); x = Field(x, self.kind)``: the names of what is made of host tensors, and what that is
-    is not known."""
-    found: set[str] = set()
-    for node in tree.walk(function.node.body):
-        if not isinstance(node, cst.Assign):
-            continue
-        parts = (each for each in tree.walk(node.value) if isinstance(each, cst.Name | cst.Call))
-        of_host = any(value.is_tensor and value.place.is_host for value in map(rule.flow.value, parts))
-        if (of_host or names_in(node.value) & found) and not rule.flow.value(node.value).place.is_known:
-            found |= names_bound(*(target.target for target in node.targets))
-    return found
-
-
-def _reads_inputs_on_host(rule: Rule, function: Function | None) -> bool:
-    """``def forward(self, x): return torch.from_numpy(self.engine.run(x.numpy()))``: a module for the host, or for what
-    has its tensors there, and so are its weights."""
-    forward = function.cls.find_method("forward") if function is not None and function.cls is not None else None
-    if forward is None:
-        return False
-    for each in tree.walk(forward.node.body):
-        if isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) and each.func.attr.value == "numpy":
-            value = rule.flow.value(each.func.value)
-            if value.is_tensor and value.origin in forward.params and not value.place.is_host:
-                return True
     return False
 
 
@@ -351,39 +235,15 @@ def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, .
                 # def draw_all(device=None): return draw(3, device)
                 if caller not in asked and _is_told(rule, caller, dotted(each), (*asked, function)):
                     return True
-            elif not _leaves_on_host(rule, each):
+            elif not leaves_on_host(rule, each):
                 return True
     return False
-
-
-def given_to(call: cst.Call, function: Function, param: cst.Param) -> list[cst.BaseExpression]:
-    """What a call hands to a parameter, by its name or by its position, as far as `*xs` leaves that plain."""
-    given = [arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == param.name.value]
-    if param in function.positional:
-        at = function.positional.index(param) - function.takes_self
-        given += [arg.value for arg in call.args if arg.keyword is None and not arg.star][at : at + 1]
-    return given
-
-
-def calls_that_run(rule: Rule, function: Function) -> list[cst.Call]:
-    """The calls in the file of what bears a function's name; those of its class, where it is the constructor."""
-    calls = calls_of(rule, function)
-    if function.cls is not None and function.name == "__init__":
-        calls += [call for call in rule.source.nodes_of(cst.Call) if dotted(call.func) == function.cls.name]
-    return calls
 
 
 def _is_accelerator(rule: Rule, default: cst.BaseExpression) -> bool:
     if isinstance(default, cst.SimpleString):
         return from_string(str(default.evaluated_value)).is_there
     return rule.flow.value(default).place.is_there
-
-
-def _leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
-    """Whether what is given for a device leaves things on the host: ``None``, ``"cpu"``, and what names that."""
-    if isinstance(given, cst.SimpleString):
-        return from_string(str(given.evaluated_value)) == HOST
-    return rule.code(given) == "None" or rule.flow.value(given).place == HOST
 
 
 # the model runs it --------------------------------------------------------------------------------

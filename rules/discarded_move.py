@@ -19,10 +19,10 @@ from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
 from devlint.rules._into_models import goes_into_model
 from devlint.rules._measuring import is_named_for_measuring, measures_time
+from devlint.rules._meetings import calls_that_run
 from devlint.rules._moves import destination, short
 from devlint.rules._places import origin_note
 from devlint.rules._plain import OF_SIZES
-from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 from devlint.rules._tensor_use import OF_GRAPHS, OF_TENSORS, called_names, is_used_as_tensor, takes_tensors_alone
 from devlint.rules._unread import Unread, unread_moves

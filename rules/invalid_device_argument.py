@@ -18,13 +18,13 @@ from devlint.rules._by_position import report_by_position
 from devlint.rules._copied import is_copied
 from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
+from devlint.rules._meetings import calls_that_run
 from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
 from devlint.rules._one_past import report_one_past
 from devlint.rules._perhaps_device import why_device_object
 from devlint.rules._perhaps_none import device_of_none
 from devlint.rules._refused import may_be_of_torch, report_refused, report_refused_by_function
-from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import is_switched_off, tests_above
 from devlint.rules._with_index import why_indexed
 from devlint.rules._zero_is_false import report_false_zero

@@ -10,9 +10,9 @@ from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in
+from devlint.rules._meetings import calls_that_run
 from devlint.rules._moves import short
 from devlint.rules._portability import Surroundings
-from devlint.rules._shown import calls_that_run
 
 #: What an option says of itself where -1 is for the CPU: "-1 for CPU", "set to -1 to use the cpu".
 _SAYS_MINUS_ONE = re.compile(r"(?<![\w.])-1(?![\w.])")

@@ -13,12 +13,12 @@ from devlint.flow.names import called_name, dotted, last_word, only_target
 from devlint.flow.scope import DEVICE_SIDE, Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
-from devlint.rules._arguments import argument
+from devlint.rules._arguments import argument, given_to
 from devlint.rules._default_device import is_under_default
 from devlint.rules._exports import is_of_export
 from devlint.rules._kept_buffers import kept_buffers
 from devlint.rules._left_plain import left_plain
-from devlint.rules._meetings import calls_of
+from devlint.rules._meetings import calls_of, calls_that_run
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._overrides import overrides_attributes
@@ -26,7 +26,6 @@ from devlint.rules._placed_unseen import attribute_may_be_placed
 from devlint.rules._places import where
 from devlint.rules._plain_uses import plain_uses
 from devlint.rules._recurs import calls_of as calls_of_file
-from devlint.rules._shown import calls_that_run, given_to
 
 
 class UnregisteredTensor(Rule):

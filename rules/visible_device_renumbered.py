@@ -13,12 +13,12 @@ from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._children_visible import counted_for_children
 from devlint.rules._environment import given, settings_of
+from devlint.rules._meetings import calls_that_run
 from devlint.rules._moves import short
 from devlint.rules._numbered import devices_numbered
 from devlint.rules._order_of_runs import excludes, runs_after
 from devlint.rules._set_late import cuda_uses, is_for_others, surely_before
 from devlint.rules._several_numbers import joined_from, list_of, lists_numbered, split_from
-from devlint.rules._shown import calls_that_run
 from devlint.rules._switches import tests_above
 
 
