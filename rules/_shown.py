@@ -40,7 +40,7 @@ _OF_DATA = re.compile(
     r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|transforms?|augment\w*|tokeniz\w+|features?)([/_.]|$)"
 )
 #: Names of methods that are called once, before anything else is.
-_SET_UP = re.compile(r"_?(init|initiali[sz]e|set|setup|load|register|configure)(_|$)")
+_SET_UP = re.compile(r"_?(init|initiali[sz]e|set|setup|load|register|configure)(_|$)|\w+_initiali[sz]e[rd]?$")
 #: Names of what holds the settings of a program, the device among them.
 _SETTINGS = re.compile(
     r"^(args?|opts?|options?|cfg|conf|config|hparams|hps?|params|settings|flags|FLAGS|accelerator|fabric|trainer)$"

@@ -8,12 +8,12 @@ from devlint import tree
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.hypothesis import MODEL_NAME, names_device
+from devlint.flow.hypothesis import LOSS_NAME, MODEL_NAME, names_device
 from devlint.flow.modules import MOVES_ITS_INPUTS
 from devlint.flow.names import called_name, dotted, last_word, names_bound, target_names
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN_KIND, Value
+from devlint.flow.value import INSTANCE, LOADER, MODULE, TENSOR, THING, UNKNOWN, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
@@ -218,8 +218,16 @@ class DiscardedMove(Rule):
         reads = [read for read in reads if not (self._is_ignored(read) or self._is_scattered(read))]
         if any(self._is_of_ctc(read) for read in reads):
             return False
-        meets_there = any(self._meets_there(read) for read in reads)
-        if not meets_there and not self._is_elsewhere(call, move):
+        elsewhere = self._is_elsewhere(call, move)
+        meets_there = any(
+            self._meets_there(read)
+            or (
+                elsewhere
+                and (self._goes_into_model(read) or self._meets_same(read, move) or self._reads_array(read, move))
+            )
+            for read in reads
+        )
+        if not meets_there and not self._is_for_that_alone(call, move):
             return False
         if reads and (self._is_set_by_variable(reads[0]) or self._feeds_unmoved(reads[0])):
             return False
@@ -396,38 +404,88 @@ class DiscardedMove(Rule):
         if move is None or (move.value.place.is_known and not of_caller):
             return True
         function = self.flow.function(call)
+        if function is None or not isinstance(receiver := move.receiver, cst.Name):
+            return False
+        handed = [handed_in(each, function, receiver.value) for each in calls_that_run(self, function)]
+        # def step(net, x, device): x.to(device)   and  step(net, torch.zeros(3), device)
+        return bool(handed) and all(arg is not None and self.flow.value(arg).place.is_host for arg in handed)
+
+    def _is_for_that_alone(self, call: cst.Call, move: Move | None) -> bool:
+        """``def to(self, device): self.rows.to(device)``, and below a test that asks where it is."""
+        function = self.flow.function(call)
         if function is not None and function.cls is not None and function.name in table.MOVES:
-            return True  # def to(self, device): self.rows.to(device)   is there for that alone
-        if function is not None and isinstance(receiver := move.receiver, cst.Name):
-            handed = [handed_in(each, function, receiver.value) for each in calls_that_run(self, function)]
-            if handed and all(arg is not None and self.flow.value(arg).place.is_host for arg in handed):
-                return True  # def step(net, x, device): x.to(device)   and  step(net, torch.zeros(3), device)
-        asked = f"{self.code(move.receiver)}.device"  # if x.device != device: x.to(device)
-        return any(
+            return True
+        asked = f"{self.code(move.receiver)}.device" if move is not None else ""  # if x.device != device: x.to(device)
+        return bool(asked) and any(
             holds and isinstance(test, cst.Comparison) and asked in self.code(test) and "!=" in self.code(test)
             for test, _, holds in tests_above(self, call)
         )
 
+    def _is_refused(self, read: cst.BaseExpression, move: Move | None) -> bool:
+        """Whether what is elsewhere comes to what wants it there."""
+        return self._goes_into_model(read) or self._meets_same(read, move) or self._reads_array(read, move)
+
+    def _goes_into_model(self, read: cst.BaseExpression) -> bool:
+        """``x.to(device); model(x.float())``, ``y.cuda(); criterion(out, y)``: of a model that is not on the host."""
+        call = self._call_of(self._made_of(read))
+        if call is None:
+            return False
+        module, name = self.flow.value(call.func), last_word(dotted(call.func))
+        if isinstance(call.func, cst.Attribute) and self.flow.value(call.func.value).kind == MODULE:
+            module = self.flow.value(call.func.value)  # net.generate(ids)
+        if module.kind == MODULE:
+            return not module.place.is_host
+        if module.kind not in (UNKNOWN_KIND, THING):
+            return False
+        return module.place.is_there or MODEL_NAME.match(name) is not None or LOSS_NAME.search(name) is not None
+
+    def _made_of(self, read: cst.BaseExpression) -> cst.BaseExpression:
+        """``x.view(-1).float()`` of ``x``, ``boxes.corners`` of ``boxes``, ``batch["mask"][0]`` of ``batch``."""
+        node = read
+        while True:
+            above = self.parent(node)
+            taken = isinstance(above, cst.Attribute | cst.Subscript) and above.value is node
+            if not taken and not (isinstance(above, cst.Call) and above.func is node):
+                return node
+            node = above  # type: ignore[assignment]
+
+    def _reads_array(self, read: cst.BaseExpression, move: Move | None) -> bool:
+        """``scores.cpu(); scores.numpy()``"""
+        func = self.parent(read)
+        return (
+            move is not None
+            and move.target.is_host
+            and move.value.place.is_there
+            and isinstance(func, cst.Attribute)
+            and func.attr.value == "numpy"
+        )
+
+    def _meets_same(self, read: cst.BaseExpression, move: Move | None) -> bool:
+        """``rows.to(x.device); x * rows``"""
+        values = map(self.flow.value, self._beside(self._made_of(read)))
+        return move is not None and any(v.holds_tensors and relation(v.place, move.target) == SAME for v in values)
+
     def _meets_there(self, read: cst.BaseExpression) -> bool:
         """``net.to(device); x.to(device); net(x)``: it meets what is there as it is, or is given back as moved."""
-        call = self._call_of(read)
         if isinstance(self.parent(read), cst.Return):
-            return isinstance(read, cst.Name)  # def put(x, device): x.to(device); return x
-        if call is None:
-            handed_in = self._is_handed_in(read)
-            others = (each for each in self._beside(read) if not (handed_in and self._is_kept_state(each)))
-            return any(value.is_tensor and value.place.is_there for value in map(self.flow.value, others))
-        if takes_tensors_alone(self, call):
-            values = map(self.flow.value, self._beside(read))
-            return any(value.holds_tensors and value.place.is_there for value in values)
-        module = self.flow.value(call.func)
+            return self._is_handed_in(read)  # def put(x, device): x.to(device); return x
+        handed_in, node = self._is_handed_in(read), self._made_of(read)
+        others = (each for each in self._beside(node) if not (handed_in and self._is_kept_state(each)))
+        if any(value.holds_tensors and value.place.is_there for value in map(self.flow.value, others)):
+            return True
+        call = self._call_of(read)
+        module = self.flow.value(call.func) if call is not None else UNKNOWN
         return module.kind == MODULE and module.place.is_there
 
     def _beside(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
-        """What has to be where this is: ``y`` of ``x + y``, ``F.mse_loss(x, y)``."""
+        """What has to be where this is: ``y`` of ``x + y``, ``x == y``, ``F.mse_loss(x, y)``."""
         parent, call = self.parent(node), self._call_of(node)
         if isinstance(parent, cst.BinaryOperation):
             return [parent.left if node is parent.right else parent.right]
+        if isinstance(parent, cst.Comparison):
+            return [target.comparator for target in parent.comparisons]
+        if isinstance(parent, cst.ComparisonTarget) and isinstance(whole := self.parent(parent), cst.Comparison):
+            return [whole.left]
         if call is not None and takes_tensors_alone(self, call):
             return [arg.value for arg in call.args if arg is not parent]
         return []

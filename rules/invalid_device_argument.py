@@ -29,6 +29,9 @@ from devlint.rules._switches import is_switched_off, tests_above
 from devlint.rules._with_index import why_indexed
 from devlint.rules._zero_is_false import report_false_zero
 
+#: What names no device of its own, and takes the current one.
+_ON_CURRENT = re.compile(r"""\.cuda\(\s*\)|["']cuda["']|cuda\.current_device\(""")
+
 
 class InvalidDeviceArgument(Rule):
     """Something that is no device is given where torch asks for one, or a device where torch takes none.
@@ -213,8 +216,12 @@ class InvalidDeviceArgument(Rule):
                 f"`{short(self.code(node))}` selects nothing here: it is a context manager",
                 fix=self.fix("call `set_device`", edit, safe=False) if offered else None,
                 silent=True,
-                tentative=self._is_set_before(node),
+                tentative=self._is_set_before(node) or not self._counts_on_current(),
             )
+
+    def _counts_on_current(self) -> bool:
+        """``x.cuda()``, ``device="cuda"``: whether anything in the file goes where the selected device is."""
+        return _ON_CURRENT.search(self.source.text) is not None
 
     def _is_set_before(self, node: cst.Call) -> bool:
         """``torch.cuda.set_device(rank); torch.cuda.device(rank)``: it would select what is selected already."""

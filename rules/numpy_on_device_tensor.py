@@ -167,6 +167,7 @@ class NumpyOnDeviceTensor(Rule):
             notes=notes,
             fix=self._fix(use) if is_tensor and not self._goes_back(use.node) else None,
             tentative=(use.value.place.is_there and not is_surely_there(self, node, use.value))
+            or (not use.value.place.is_there and not self._is_recorded(use))
             or self._is_entry(use.operand)
             or self._is_brought_beside(use.node)
             or self._came_as_array(use.node)
@@ -174,6 +175,14 @@ class NumpyOnDeviceTensor(Rule):
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )
+
+    def _is_recorded(self, use: ArrayUse) -> bool:
+        """Whether gradients are surely recorded. ``def decode(self, x): return self.net(x).cpu().numpy()`` may be
+        called under ``no_grad``, unlike what goes backward; a parameter requires gradients everywhere."""
+        function = self.flow.function(use.node)
+        if use.value.ref == "parameter" or use.value.grad:
+            return True
+        return ".backward(" in (self.source.text if function is None else self.code(function.node))
 
     def _is_entry(self, node: cst.BaseExpression) -> bool:
         """``results[env_id]``: somebody's record, of which some entries may be arrays already."""

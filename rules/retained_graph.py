@@ -476,6 +476,8 @@ class RetainedGraph(Rule):
         bound = body.bindings.get(path, ())
         if len(bound) != 1 or not isinstance(bound[0], cst.Assign) or under_no_grad(self.flow, bound[0]):
             return None
+        if not isinstance(bound[0].targets[0].target, cst.Name):
+            return None  # loss, log = self.loss.compute(out)   what comes beside the loss may be numbers
         called = _called_in(bound[0])
         losses = [
             each for backward in body.backwards for loss in backward.paths for each in body.bindings.get(loss, ())
@@ -541,6 +543,8 @@ class RetainedGraph(Rule):
     def _recurs_often(self, loop: Loop | None) -> bool:
         """Whether the loop is one over batches, or may go on for ever: a few hundred small graphs are no matter."""
         # for epoch in range(epochs): loss = criterion(model(graph), labels); ...; losses.append(loss)
+        if isinstance(loop, cst.For) and _calls_each(loop):
+            return False
         if not isinstance(loop, cst.For) or loop_around(self.flow, loop) is not None:
             return True
         over = loop.iter
@@ -736,3 +740,13 @@ def _values_for(statement: cst.CSTNode, path: str) -> list[cst.BaseExpression]:
             pairs = zip(target.target.elements, statement.value.elements, strict=False)
             return [value.value for name, value in pairs if dotted(name.value) == path]
     return [statement.value]
+
+
+def _calls_each(loop: cst.For) -> bool:
+    """``for compute in self.losses(): loss = compute(net); loss.backward(); losses.append(loss)``: the terms of one
+    step."""
+    names = names_bound(loop.target)
+    return any(
+        isinstance(node, cst.Assign) and isinstance(node.value, cst.Call) and dotted(node.value.func) in names
+        for node in tree.walk(loop.body)
+    )

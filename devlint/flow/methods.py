@@ -341,7 +341,7 @@ def _tensor_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: 
     if name in table.IMPLICIT_WAITS and operations.waits(name, args, 0):
         frame.wait(node, name, func.value, receiver, explicit=False)
     operands: list[Operand] = [(func.value, receiver)]
-    if operation.operands == "all":
+    if operation.operands == "all" and not operations.bounded_by_number(name, args, 0):
         operands += args.positional
         operands += operations.counted_with(args)
     if name == "copy_":

@@ -49,11 +49,21 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
     meet_window(frame, node, name, operands, args, 1)
     # F.l1_loss(gap.mean(), torch.tensor(0.5)): two without dimensions are subtracted as they are
     sized = name != "torch.nn.functional.l1_loss" or not any(v.zero for _, v in operands)
+    if bounded_by_number(name.rpartition(".")[2], args, 1):
+        operands = operands[:1]
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict and sized)
     result = result_of(frame, node, operation, chosen, args, 1, operands)
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
         result = result.but(zero=False)
     return suppositions.beside(frame, result, operands)
+
+
+def bounded_by_number(tail: str, args: Args, offset: int) -> bool:
+    """``x.clamp(0.0, self.most)``: beside a number the other bound is read as one, wherever it is."""
+    if tail not in ("clamp", "clip", "clamp_", "clip_"):
+        return False
+    bounds = args.get(offset, "min"), args.get(offset + 1, "max")
+    return any(bound is not None and bound[1].is_data for bound in bounds)
 
 
 def meet_window(
