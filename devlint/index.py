@@ -617,6 +617,12 @@ class View:
             folder = above
         return folder
 
+    def replaces_torch(self) -> bool:
+        """Whether the project has a package of its own called `torch`, and is not PyTorch, which has C++ too."""
+        root = self._root
+        folders = [os.path.join(root, "torch"), os.path.join(root, "src", "torch")] if root else []
+        return any(self._holds_any(each, ("__init__",)) and not self._holds_any(each, ("csrc",)) for each in folders)
+
     def is_in_package(self) -> bool:
         """Whether the file is a part of a package, which others import, and not a script."""
         return self._ask(os.path.dirname(self.path), "entry __init__") == "file"

@@ -112,7 +112,7 @@ class Rule:
             return True
         if self.flow.project is None:
             return False
-        if self.assumes_host_default and self.flow.project.redirects():
+        if (self.assumes_host_default and self.flow.project.redirects()) or self.flow.project.replaces_torch():
             return True
         if self.needs_device and not (brings_to_devices(self.source.raw) or self.flow.project.is_brought_to_devices()):
             return True

@@ -99,12 +99,23 @@ def reads_inputs_on_host(rule: Rule, function: Function | None) -> bool:
     forward = function.cls.find_method("forward") if function is not None and function.cls is not None else None
     if forward is None:
         return False
-    for each in tree.walk(forward.node.body):
+    read = (rule.flow.value(each) for each in _read_as_arrays(rule, forward))
+    return any(value.is_tensor and value.origin in forward.params for value in read)
+
+
+def reads_arrays_before(rule: Rule, function: Function, node: cst.CSTNode) -> bool:
+    """``states = self.cell(u); rows[0] = torch.from_numpy(self.pca(states.numpy())); self.head(rows)``: what is run on
+    a device raises before it comes to `self.head`."""
+    return any(rule.source.comes_before(each, node) for each in _read_as_arrays(rule, function))
+
+
+def _read_as_arrays(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
+    """What is asked for its ``numpy()`` as it is, and is not surely on the host."""
+    for each in tree.walk(function.node.body):
         if isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) and each.func.attr.value == "numpy":
             value = rule.flow.value(each.func.value)
-            if value.is_tensor and value.origin in forward.params and not value.place.is_host:
-                return True
-    return False
+            if not value.place.is_host and "cpu(" not in rule.code(each.func.value):
+                yield each.func.value
 
 
 def places_its_parts(rule: Rule, function: Function) -> bool:

@@ -30,6 +30,7 @@ from devlint.rules._kept_on_host import (
     is_on_host_there,
     leaves_on_host,
     places_its_parts,
+    reads_arrays_before,
     reads_inputs_on_host,
 )
 from devlint.rules._meetings import calls_of, calls_that_run, is_off
@@ -71,6 +72,7 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
             or _asks_for_size(rule, function)
             or _tries_out(rule, function)
             or _sets_up(rule, function)
+            or reads_arrays_before(rule, function, meeting.node)
         )
     return _runs_in_forward(rule, function, meeting)
 

@@ -411,9 +411,10 @@ class DiscardedMove(Rule):
         return bool(handed) and all(arg is not None and self.flow.value(arg).place.is_host for arg in handed)
 
     def _is_for_that_alone(self, call: cst.Call, move: Move | None) -> bool:
-        """``def to(self, device): self.rows.to(device)``, and below a test that asks where it is."""
+        """``def to(self, device): self.rows.to(device)``, and below a test that asks where it is; what a ``cpu`` brings
+        back may never have left."""
         function = self.flow.function(call)
-        if function is not None and function.cls is not None and function.name in table.MOVES:
+        if function is not None and function.cls is not None and function.name in table.MOVES - {"cpu"}:
             return True
         asked = f"{self.code(move.receiver)}.device" if move is not None else ""  # if x.device != device: x.to(device)
         return bool(asked) and any(
