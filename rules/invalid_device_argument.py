@@ -95,15 +95,16 @@ class InvalidDeviceArgument(Rule):
     host until somebody moves the module. `gpu or other`
     counts where it is given for a device or the other is one, and not where both are the rank of the process.
 
-    Tentative, and kept back unless that is selected: a parameter of which nothing but a default (`cuda=False`) says
-    that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in a
-    file that sets the default tensor type, since they make others then, in what puts batches together on the host, with
-    a device that is the host's by default, below an option of the constructor that nothing in the file gives (`if
+    Tentative, and kept back unless that is selected: the context manager as a statement in a file that names each of
+    its devices, so that the selected one decides on nothing; a parameter of which nothing but a default (`cuda=False`)
+    says that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in
+    a file that sets the default tensor type, since they make others then, in what puts batches together on the host,
+    with a device that is the host's by default, below an option of the constructor that nothing in the file gives (`if
     self.rate == 0: return x`), and in a copy of somebody else's package, which would have been mended if the project
-    ran that. So is `torch.device` of a parameter that is `None` by default, where no call of the file
-    leaves it out, or something may come before: another branch, a `return`, a call that checks it. And so are keywords
-    that are refused by what is only taken for a module or an optimizer of torch's, and `autocast` where it is told the
-    `device` of something that mostly has a `torch.device` (`model.device`, a field that is annotated so).
+    ran that. So is `torch.device` of a parameter that is `None` by default, where no call of the file leaves it out, or
+    something may come before: another branch, a `return`, a call that checks it. And so are keywords that are refused
+    by what is only taken for a module or an optimizer of torch's, and `autocast` where it is told the `device` of
+    something that mostly has a `torch.device` (`model.device`, a field that is annotated so).
 
     Of 73 findings in repositories that nobody had tuned for, 48 were worth a change. All but four of the others are as
     it says, where nobody comes by: branches that no caller takes, code that was copied and is not run. In 48 more

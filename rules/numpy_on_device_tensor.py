@@ -76,17 +76,18 @@ class NumpyOnDeviceTensor(Rule):
 
     ## Limits
     Silent where the tensor's device is not known, and where an `except` around the call catches the error. A tensor
-    that is on the host is reported only where it surely requires gradients in the same function: its callers may
-    have turned them off. Functions that read no values (`np.shape`, `np.squeeze`) are silent. Tentative for what a
-    function was handed, unless that is a model which the file hands moved inputs, and for a device that is an
-    argument (`device=None`) which no call in the file gives. Tentative, too, for an entry of a record
-    (`results[env_id]`), which may be an array, and where the other branch of a test brings the tensor to the host
-    first. So are a module's own tensors where its `forward` hands numpy what it is given, or where the method feeds
-    the module with what is made on the host; attributes that a method puts somewhere, which somebody asks to put
-    them on the host (`self.place("cpu")`); and attributes of batches and outputs that functions read as arrays
-    (`np.array(batch.names)`). Nothing shows where a tensor that nothing brings to the host is: its model may never
-    leave the host. Such reads are silent under a test about devices, where a name on the way is ever brought to the
-    host before, and in test code.
+    that is on the host is reported only where it surely requires gradients in the same function: its callers may have
+    turned them off, so that all but parameters and what goes backward there is tentative. Functions that read no values
+    (`np.shape`, `np.squeeze`) are silent. Tentative for what a function was handed, unless that is a model which the
+    file hands moved inputs, and for a device that is an argument (`device=None`) which no call in the file gives.
+    Tentative, too, for an entry of a record (`results[env_id]`), which may be an array, and where the other branch of a
+    test brings the tensor to the host first. So are a module's own tensors where its `forward` hands numpy what it is
+    given, or where the method feeds the module with what is made on the host; attributes that a method puts somewhere,
+    which somebody asks to put them on the host (`self.place("cpu")`); and attributes of batches and outputs that
+    functions read as arrays (`np.array(batch.names)`), or that a model of another file gives by a name
+    (`net(x)["lines"]`); and what a flag says was an array when it was handed in (`if is_numpy:`). Nothing shows where a
+    tensor that nothing brings to the host is: its model may never leave the host. Such reads are silent under a test
+    about devices, where a name on the way is ever brought to the host before, and in test code.
 
     It was in the nursery first: of 34 findings in seven samples of repositories that nobody had tuned for, 3 were worth
     a change: code that runs on a device every day has few such faults, and much that looks like one. In 48 more

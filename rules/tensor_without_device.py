@@ -105,7 +105,9 @@ class TensorWithoutDevice(Rule):
     that is, or at times is, on the host. What they meet in takes them as they are: not a module of unknown make, nor
     the mask of `nn.TransformerEncoder`, which drops a causal one. No `except` around it catches the error, no caller in
     the file sets a default device, the module brings neither itself nor some of its parts elsewhere (`self.to("cpu")`,
-    a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), and nobody asks the method that puts the other side
+    a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), no `cuda` of its own brings a part back, no
+    initializer makes the tensor before anybody moves the module, nothing on the way is read as an array
+    (`states.numpy()`), `forward` moves no other of its inputs, and nobody asks the method that puts the other side
     somewhere to put it on the host (`self.place("cpu")`).
 
     The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises

@@ -84,12 +84,13 @@ class UnregisteredModule(Rule):
     (`self._teacher = [teacher]`), which is how a module is hidden on purpose, and modules that the constructor is given
     one by one are not reported, and neither are modules without parameters and buffers, nor parameters of other parts
     (`self.norm.weight.to(dtype)`). Held back as tentative: a container that no method names but the constructor, and
-    what that alone calls; modules of which no method calls one by way of the container, losses and metrics; modules
-    that are given a device, that put their parts on one when they are built, or that have buffers alone; modules that
-    are moved when they are built and have optimizers of their own, so that only `state_dict()` and `eval()` miss them;
-    modules of which the constructor moves some, by a test; annotated parameters, which may be registered by whoever
-    hands them in; parts of pipelines; and what is not seen to be a named tuple, but holds tensors elsewhere in the
-    file.
+    what that alone calls; modules of which no method calls one by way of the container (beside others in one loop, each
+    container counts for itself), or only methods that read arrays off the result (`self.bodies[0](x).numpy()`); losses
+    and metrics; parameters with `requires_grad=False`; modules that are given a device, that put their parts on one
+    when they are built, or that have buffers alone, in their parts too; modules that are moved when they are built and
+    have optimizers of their own, so that only `state_dict()` and `eval()` miss them; modules of which the constructor
+    moves some, by a test; annotated parameters, which may be registered by whoever hands them in; parts of pipelines;
+    and what is not seen to be a named tuple, but holds tensors elsewhere in the file.
 
     It was in the nursery first: none of 6 findings in repositories that nobody had tuned for was worth a change, since
     the modules are put where they belong by other means, or on purpose. Of four in 468 more, readers held two for
