@@ -407,10 +407,9 @@ def _sets(name: bytes) -> re.Pattern[bytes]:
 
 @lru_cache(maxsize=64)
 def _hosts(name: bytes) -> re.Pattern[bytes]:
-    """``Rope("cpu", config)``, ``Rope(width(8), device=torch.device("cpu"))``."""
-    return re.compile(
-        rb"(?<!\bclass )\b" + re.escape(name) + rb"\((?:[^()]|\([^()]*\)){0,1000}?(?:\bdevice\()?[\"']cpu[\"']"
-    )
+    """``Rope("cpu", config)``, ``Rope(width(8), device=torch.device("cpu"))``, ``to_arrays(rows, cpu_device)``."""
+    host = rb"(?:(?:\bdevice\()?[\"']cpu[\"']|\b(?:cpu_device|device_cpu|cpu)\b(?![ \t]*[=(]))"
+    return re.compile(rb"(?<!\bclass )(?<!\bdef )\b" + re.escape(name) + rb"\((?:[^()]|\([^()]*\)){0,1000}?" + host)
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ from devlint.flow import Flow, Value
 from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, last_word, target_names
 from devlint.flow.place import Place
+from devlint.flow.value import DEVICE
 from devlint.rule import Rule
 from devlint.rules._moves import destination
 
@@ -53,7 +54,7 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         return f"{there_node.value}.device"
     place = there.place
     if place.kind == "fixed":
-        return f'"{place.name}"'
+        return _device_in_reach(flow, at, place) or f'"{place.name}"'
     if place.kind == "device" and names_device(last_word(place.name)):
         head = place.name.partition(".")[0]
         if head == "self" or bound_before(flow, head, at):
@@ -70,6 +71,19 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         and any(v.holds or v.grad for c in cls.lineage for v in c.attrs.values())
     ):
         return "next(self.parameters()).device"
+    return None
+
+
+def _device_in_reach(flow: Flow, at: cst.CSTNode, place: Place) -> str | None:
+    """``device`` of ``device = torch.device("cuda" if x.is_cuda else "cpu")``: a name for more than the one place."""
+    function = flow.function(at)
+    for assign in flow.source.nodes_of(cst.Assign):
+        target = assign.targets[0].target
+        if not isinstance(target, cst.Name) or flow.function(assign) is not function or not names_device(target.value):
+            continue
+        value = flow.value(assign.value)
+        if value.kind == DEVICE and value.place == place and bound_before(flow, target.value, at):
+            return target.value
     return None
 
 

@@ -183,7 +183,8 @@ def is_chosen(rule: Rule, value: Value) -> bool:
         return _is_fed_there(rule, place)
     if head in function.assigned:
         return True
-    return _is_told(rule, function, head) and not (function.name == "__init__" and _is_built_on_host(rule, function))
+    may_be_asked = function.name == "__init__" or function.cls is None
+    return _is_told(rule, function, head) and not (may_be_asked and _is_asked_of_host(rule, function))
 
 
 def _function_of(rule: Rule, place: Place) -> Function | None:
@@ -211,16 +212,17 @@ def _is_told_to_constructor(rule: Rule, place: Place) -> bool:
             continue
         if not _is_told(rule, setter, given):
             return False
-        if _is_built_on_host(rule, setter):
+        if _is_asked_of_host(rule, setter):
             return False
     return True
 
 
-def _is_built_on_host(rule: Rule, function: Function) -> bool:
-    """Whether a function constructs objects of which some, somewhere in the project, are told to stay on the host:
-    ``Rope("cpu", config)``."""
+def _is_asked_of_host(rule: Rule, function: Function) -> bool:
+    """Whether somebody in the project tells a function to put things on the host, or a constructor its objects:
+    ``Rope("cpu", config)``, ``to_arrays(rows, cpu_device)``."""
     project = rule.flow.project
-    return project is not None and function.cls is not None and project.is_built_on_host(function.cls.name)
+    name = function.cls.name if function.cls is not None else function.name
+    return project is not None and project.is_built_on_host(name)
 
 
 def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, ...] = ()) -> bool:

@@ -244,6 +244,8 @@ class DebuggingLeftOn(Rule):
         if isinstance(self.enclosing(node, cst.Try, cst.FunctionDef), cst.Try):
             return True  # tries something out, and puts it back
         names = [definition.name.value for definition in self.source.definitions(node)]
+        if any("anomal" in name.lower() for name in names):
+            return True  # def enable_anomaly_detection(): torch.autograd.set_detect_anomaly(True)
         return any(_MEANT.search(name) for name in [*names, self.source.path.rpartition("/")[2]])
 
     def _is_set_otherwise(self, name: str, node: cst.CSTNode) -> bool:

@@ -268,12 +268,37 @@ class RetainedGraph(Rule):
                 and is_inside(flow, keep.node, node.body) != is_inside(flow, backward.node, node.body)
             ):
                 return False
+        if self._leaves(keep.node, backward.node):
+            return False
         first, last = sorted((bodies.position(keep.node), bodies.position(backward.node)))
+        if any(first < bodies.position(call) < last for call in self._detached_in_place(path)):
+            return False  # loss.backward(); loss.detach_(); losses.append(loss)
         for statement in body.bindings.get(path, ()):
             between = first < bodies.position(statement) < last and statement is not keep.node
             if between and not _carries_on(statement, path):
                 return False  # loss.backward(); loss = loss.detach(); losses.append(loss)
         return True
+
+    def _leaves(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
+        """``if callable(loss): self.losses.append(loss); return`` above ``loss.backward()``: one or the other."""
+        for block in above(self.flow, node):
+            if isinstance(block, cst.IndentedBlock | cst.SimpleStatementSuite) and not is_inside(
+                self.flow, other, block
+            ):
+                line = block.body[-1]
+                last = line.body[-1] if isinstance(line, cst.SimpleStatementLine) else line
+                if isinstance(last, cst.Return | cst.Continue | cst.Break | cst.Raise):
+                    return True
+        return False
+
+    def _detached_in_place(self, path: str) -> list[cst.Call]:
+        return [
+            call
+            for call in self.source.nodes_of(cst.Call)
+            if isinstance(call.func, cst.Attribute)
+            and call.func.attr.value == "detach_"
+            and dotted(call.func.value) == path
+        ]
 
     def _outlives(self, body: Body, keep: Keep, loop: Loop | None) -> bool:
         """Whether what it is kept in lives longer than the iteration, and nothing goes backward through it."""

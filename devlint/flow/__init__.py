@@ -360,7 +360,8 @@ class Flow:
             ):
                 return value.but(place=frame.self_place)  # else: self.scale = torch.tensor([])   for torch.jit.script
         if frame.role != CONSTRUCTOR and any(name in owner.list_states for owner in cls.lineage):
-            return Value(LIST, items=Value(THING, frame.self_place))
+            on_host = any(name in owner.host_states for owner in cls.lineage)
+            return Value(LIST, items=Value(THING, UNKNOWN_PLACE if on_host else frame.self_place))
         for owner in cls.lineage:
             pending = owner.pending.get(name)
             if pending and frame.role != CONSTRUCTOR and _is_first_call(frame, cls, value, pending):

@@ -261,6 +261,8 @@ def _container_method(
         frame.change(receiver, key, longer)
         if key is not None and key.startswith("self.") and frame.cls is not None:
             frame.flow.store(frame.cls, key[5:], longer, node, frame)
+            if given.is_tensor and given.place.is_host:
+                frame.cls.host_states.add(key[5:])  # self.rows.append(rows.cpu())
         return NOTHING
     if kind == DICT:
         if name == "items":

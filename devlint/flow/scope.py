@@ -294,6 +294,7 @@ class Class:
         self.tensor_fields = frozenset(_tensor_fields(node))  # annotated in the class body
         self.buffers: set[str] = set()  # registered as parameter or buffer
         self.list_states: set[str] = set()  # of a metric: lists of what `update` appends, which move with the metric
+        self.host_states: set[str] = set()  # of these: those that it appends what is on the host to
         self.pending: dict[str, set[str]] = {}  # attribute -> methods not yet followed that set it
         self.pending_moves: dict[str, set[str]] = {}  # likewise, that may move the module it holds
         self.evaluated = False
