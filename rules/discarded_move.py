@@ -81,16 +81,15 @@ class DiscardedMove(Rule):
 
     Told by default is what surely comes to what wants it there: it meets what is there, goes into a model or a loss, is
     returned as the function was handed it, or is read by `numpy()` after a discarded `cpu()`; and moves in an object's
-    own `to`, and below `if x.device != device`. Held back as tentative: all else, since a move whose result nothing
-    misses does no harm; what a model or its loss is handed, and nothing else shows to be a tensor (`for x, y in
-    batches:`, `x, y = batch`); what the model of an object is handed that nothing in the file moves (`x.to(device);
-    self.net(x)`); what may be there already, since nobody knows where it is (what a function is handed, or makes of
-    that); what follows its module anyway; lengths, which the host reads; elements of containers of which nothing shows
-    that they are tensors; what becomes an attribute whose name is a variable, or is only put into another object;
-    attributes that meet tensors on the host, or were brought there on purpose; vectors of which only single numbers are
-    read; what only `DataParallel` and its like are handed, which move it; what nothing reads again before it is moved
-    properly; the targets of `ctc_loss`; what a function did not make itself, in code that is copied from others; and
-    tests that are skipped on every machine.
+    own `to`. Held back as tentative: all else, since a move whose result nothing misses does no harm; what a model or
+    its loss is handed, and nothing else shows to be a tensor (`for x, y in batches:`, `x, y = batch`); what the model
+    of an object is handed that nothing in the file moves (`x.to(device); self.net(x)`); what may be there already,
+    since nobody knows where it is (what a function is handed, or makes of that); what follows its module anyway;
+    lengths, which the host reads; elements of containers of which nothing shows that they are tensors; what becomes an
+    attribute whose name is a variable, or is only put into another object; attributes that meet tensors on the host, or
+    were brought there on purpose; vectors of which only single numbers are read; what only `DataParallel` and its like
+    are handed, which move it; what nothing reads again before it is moved properly; the targets of `ctc_loss`; what a
+    function did not make itself, in code that is copied from others; and tests that are skipped on every machine.
 
     Of 70 findings in repositories that nobody had tuned for, 40 were worth a change; 23 moves did nothing in code that
     nobody runs or reads the result of, and in seven the receiver was a module, or was there already. What they showed
@@ -230,7 +229,7 @@ class DiscardedMove(Rule):
             )
             for read in reads
         )
-        if not meets_there and not self._is_for_that_alone(call, move):
+        if not meets_there and not self._is_for_that_alone(call):
             return False
         if reads and (self._is_set_by_variable(reads[0]) or self._feeds_unmoved(reads[0])):
             return False
@@ -413,17 +412,10 @@ class DiscardedMove(Rule):
         # def step(net, x, device): x.to(device)   and  step(net, torch.zeros(3), device)
         return bool(handed) and all(arg is not None and self.flow.value(arg).place.is_host for arg in handed)
 
-    def _is_for_that_alone(self, call: cst.Call, move: Move | None) -> bool:
-        """``def to(self, device): self.rows.to(device)``, and below a test that asks where it is; what a ``cpu`` brings
-        back may never have left."""
+    def _is_for_that_alone(self, call: cst.Call) -> bool:
+        """``def to(self, device): self.rows.to(device)``; what a ``cpu`` brings back may never have left."""
         function = self.flow.function(call)
-        if function is not None and function.cls is not None and function.name in table.MOVES - {"cpu"}:
-            return True
-        asked = f"{self.code(move.receiver)}.device" if move is not None else ""  # if x.device != device: x.to(device)
-        return bool(asked) and any(
-            holds and isinstance(test, cst.Comparison) and asked in self.code(test) and "!=" in self.code(test)
-            for test, _, holds in tests_above(self, call)
-        )
+        return function is not None and function.cls is not None and function.name in table.MOVES - {"cpu"}
 
     def _is_refused(self, read: cst.BaseExpression, move: Move | None) -> bool:
         """Whether what is elsewhere comes to what wants it there."""
