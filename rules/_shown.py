@@ -357,9 +357,12 @@ def _is_handed_tensor(
             if caller is not None and _is_either(rule, caller, each):
                 return False
             # def _extend(self, rows): return best(rows)   where somebody hands `_extend` rows that are on the host
-            if caller is not None and caller not in (*asked, function) and dotted(each) not in caller.assigned:
-                own = caller.param(dotted(each))
-                if own is not None and not _is_handed_tensor(rule, caller, own, (*asked, function)):
+            if caller is not None and caller not in (*asked, function):
+                # for row in rows: self._one(row)   comes from a parameter as well
+                own = (
+                    caller.param(dotted(each)) if dotted(each) not in caller.assigned else rule.flow.value(each).origin
+                )
+                if own in caller.params and not _is_handed_tensor(rule, caller, own, (*asked, function)):
                     return False
         there = there or not given or any(_may_be_there(rule, call, each) for each in given)
         found = True

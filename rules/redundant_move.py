@@ -420,7 +420,22 @@ class RedundantMove(Rule):
             also=f"`{name}` is there already, too",
             notes=origin_note(self, f"`{name}`", move.value),
             fix=self._drop(move, "drop the move"),
-            tentative=self._is_kept_alike(move) or self._is_the_one_meant(move) or self._is_repeated(move),
+            tentative=self._is_kept_alike(move)
+            or self._is_the_one_meant(move)
+            or self._is_repeated(move)
+            or self._is_asked_for_first(move),
+        )
+
+    def _is_asked_for_first(self, move: Move) -> bool:
+        """``if self.gpu: rows = rows.cuda()`` and then ``rows = rows.cuda()``, for those who said no."""
+        first = move.value.origin
+        if first not in self.flow.facts.moves:
+            return False
+        above = {test for test, _, _ in tests_above(self, move.node)}
+        return any(
+            test not in above and _OF_GPU.search(self.code(test)) is not None
+            for test, _, holds in tests_above(self, first)
+            if holds
         )
 
     def _is_the_one_meant(self, move: Move) -> bool:

@@ -360,7 +360,7 @@ def test_one_job_is_one_process(project: Path, processes: list[int]) -> None:
 def test_what_rests_on_a_changed_file_is_checked_as_well(project: Path, processes: list[int]) -> None:
     write(
         project,
-        a="from b import make\nx = make()\nx.cuda()\nprint(x)",
+        a="from b import make\nx = make()\nx.cuda()\nprint(x * x.cuda())",
         b="def make():\n    return torch.zeros(3)",
         c="",
     )

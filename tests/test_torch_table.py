@@ -86,7 +86,16 @@ def test_words_used_are_those_the_table_defines():
     ops = [*table.FUNCTIONS.values(), *table.METHODS.values()]
     assert {op.operands for op in ops} <= {"all", "first", "sequence", "index", "none"}
     assert {op.result for op in ops} <= {"tensor", "tuple", "host", "numpy", "self", "none"}
-    assert {op.reduces for op in ops} <= {"always", "no_dim", "no_dim_third", "loss", "maybe", "adds", "never"}
+    assert {op.reduces for op in ops} <= {
+        "always",
+        "no_dim",
+        "no_dim_third",
+        "dim_third",
+        "loss",
+        "maybe",
+        "adds",
+        "never",
+    }
     factories = [*table.FACTORIES.values(), *table.HOST_FACTORIES.values(), *table.NEW_METHODS.values()]
     assert {f.values for f in factories} <= {"filled", "random", "python"}
     assert {f.rank for f in factories} <= {"sized", "scalar_if_number", "zero", "any"}
@@ -701,6 +710,10 @@ def test_when_each_operation_gives_a_zero_dimensional_tensor():
                 expected = expected and call(name, function, third).dim() == 1
             else:
                 expected = expected and all(t.dim() == 1 for t in tensors(function(X, dim=0)))
+                expected = expected and all(t.dim() == 0 for t in tensors(function(X.flatten(), dim=0)))
+        elif op.reduces == "dim_third":
+            ranks = [function(X, X).dim(), function(X, X, dim=0).dim(), function(X[0], X[0], dim=0).dim()]
+            expected = ranks == [1, 1, 0]
         elif op.reduces == "loss":
             none = function(*copied(arguments), reduction="none")
             ranks = [call(name, function).dim(), none.dim()]

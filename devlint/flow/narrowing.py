@@ -52,6 +52,9 @@ def narrow(frame: Frame, test: cst.BaseExpression, holds: bool) -> None:
     if type(test) is cst.Call and len(test.args) == 1 and frame.scope.qualified(test.func) == "torch.is_tensor":
         narrow_to_type(frame, test.args[0].value, "torch.Tensor", holds)
         return
+    if type(test) is cst.Call and not holds and _asks_for_tensor(test):
+        narrow_to_type(frame, test.args[0].value, "torch.Tensor", False)
+        return
     if holds and hypothesis.outlives_call(frame, test):
         _set_before(frame, test)
         return
@@ -208,6 +211,14 @@ def _place_asked_for(frame: Frame, node: cst.BaseExpression) -> None:
     if env is not None and key is not None and value is not None and value.kind in (TENSOR, THING, MODULE):
         env[key] = value.but(place=UNKNOWN_PLACE)
         frame.flow.has_paths = frame.flow.has_paths or "." in key or "[" in key
+
+
+def _asks_for_tensor(test: cst.Call) -> bool:
+    """``y.cpu().numpy() if hasattr(y, "cpu") else np.asarray(y)``"""
+    if type(test.func) is not cst.Name or test.func.value != "hasattr" or len(test.args) != 2:
+        return False
+    asked = test.args[1].value
+    return type(asked) is cst.SimpleString and asked.evaluated_value in ("detach", "cpu", "is_cuda", "requires_grad")
 
 
 def narrow_to_type(frame: Frame, node: cst.BaseExpression, type_name: str, holds: bool) -> None:
