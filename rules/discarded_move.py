@@ -27,9 +27,6 @@ from devlint.rules._switches import tests_above
 from devlint.rules._tensor_use import OF_GRAPHS, OF_TENSORS, called_names, is_used_as_tensor, takes_tensors_alone
 from devlint.rules._unread import Unread, unread_moves
 
-#: Builtins that take a tensor from anywhere, and give none.
-_LOOK = frozenset("print len float int bool str repr type id isinstance".split())
-
 
 class DiscardedMove(Rule):
     """A tensor is moved and the moved copy is thrown away.
@@ -221,14 +218,7 @@ class DiscardedMove(Rule):
         if any(self._is_of_ctc(read) for read in reads):
             return False
         elsewhere = self._is_elsewhere(call, move)
-        meets_there = any(
-            self._meets_there(read)
-            or (
-                elsewhere
-                and (self._goes_into_model(read) or self._meets_same(read, move) or self._reads_array(read, move))
-            )
-            for read in reads
-        )
+        meets_there = any(self._meets_there(read) or (elsewhere and self._is_refused(read, move)) for read in reads)
         if not meets_there and not self._is_for_that_alone(call):
             return False
         if reads and (self._is_set_by_variable(reads[0]) or self._feeds_unmoved(reads[0])):
@@ -240,8 +230,6 @@ class DiscardedMove(Rule):
         if isinstance(receiver, cst.Name):
             if not meets_there and any(self._meets_host(read) for read in reads):
                 return False  # y.cuda(); loss = F.mse_loss(torch.tensor(rows), y)   goes well on the host
-            if not any(map(self._may_meet, reads)):
-                return False
             return bool(reads) and not self._is_moved(reads[0])  # x.to(device); x = x.to(device)
         # self.bias.to(self.device), and in another method: self.bias = self.bias.to(self.device)
         # self.rate.to(device), and in another method: torch.ones(n) * self.rate
@@ -251,38 +239,6 @@ class DiscardedMove(Rule):
         if brought is not None and brought.target.is_host:
             return False
         return bool(reads) and not any(self._is_moved(read) or self._meets_host(read) for read in reads)
-
-    def _may_meet(self, read: cst.BaseExpression) -> bool:
-        """Whether what was not moved may meet anything: not ``y.cuda(); y = F.one_hot(y); means[i] = y.sum(0)``."""
-        node: cst.CSTNode = read
-        while True:
-            above = self.parent(node)
-            if isinstance(above, cst.Attribute):
-                if table.ATTRIBUTES.get(above.attr.value) == "host":
-                    return False
-                call = self.parent(above)
-                if not isinstance(call, cst.Call) or call.func is not above:
-                    node = above
-                elif all(self.flow.value(arg.value).is_data for arg in call.args):
-                    node = call
-                else:
-                    return True
-            elif isinstance(above, cst.Arg):
-                call = self.parent(above)
-                if isinstance(call, cst.Call) and dotted(call.func) in _LOOK:
-                    return False
-                if not isinstance(call, cst.Call) or not self.flow.name_of(call).startswith("torch."):
-                    return True
-                if not all(self.flow.value(arg.value).is_data for arg in call.args if arg is not above):
-                    return True
-                node = call
-            elif isinstance(above, cst.Subscript) and above.value is node:
-                node = above
-            elif isinstance(above, cst.Assign):
-                targets = [each.target for each in above.targets]
-                return any(isinstance(each, cst.Name) and each.value != dotted(read) for each in targets)
-            else:
-                return not isinstance(above, cst.Expr)
 
     def _is_read_on_host(self, call: cst.Call, receiver: cst.Name, function: Function | None) -> bool:
         """``x.to(device); rows.append(x)`` ... ``torch.cat(rows).numpy()``: which only works where it is now."""
