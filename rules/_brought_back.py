@@ -22,8 +22,11 @@ def read_and_brought_back(rule: Rule) -> Iterator[tuple[cst.Call, cst.Call]]:
         if called_name(read) != "numpy" or read.args or not isinstance(read.func, cst.Attribute):
             continue
         function, name = rule.flow.function(read), _of(read.func.value)
-        if function is None or not name or rule.flow.value(read.func.value).place.is_host:
+        # np.array([self.read(i).numpy() for i in rows]), to(self.device)   is what a method of its own gives
+        if function is None or name in ("", "self") or rule.flow.value(read.func.value).place.is_host:
             continue
+        if name in function.handed_host:
+            continue  # rank(torch.tensor(scores)), of a function that is called so
         if any(asks_for_device(rule.code(test)) for test, _, _ in tests_above(rule, read)):
             continue  # if y.device.type == "cpu": y.numpy()
         back = _brought_back(rule, function, name)

@@ -216,7 +216,7 @@ class Misses:
     def _goes_into_model(self, read: cst.BaseExpression) -> bool:
         """``x.to(device); model(x.float())``, ``y.cuda(); criterion(out, y)``: of a model that is not on the host."""
         call = self.call_of(self._made_of(read))
-        if call is None:
+        if call is None or self._may_be_scattered():
             return False
         module, name = self.rule.flow.value(call.func), last_word(dotted(call.func))
         if isinstance(call.func, cst.Attribute) and self.rule.flow.value(call.func.value).kind == MODULE:
@@ -263,7 +263,11 @@ class Misses:
             return True
         call = self.call_of(read)
         module = self.rule.flow.value(call.func) if call is not None else UNKNOWN
-        return module.kind == MODULE and module.place.is_there
+        return module.kind == MODULE and module.place.is_there and not self._may_be_scattered()
+
+    def _may_be_scattered(self) -> bool:
+        """``run(nn.DataParallel(net).cuda(), x)``: what is called may put what it is handed on its devices."""
+        return "DataParallel(" in self.rule.source.text
 
     def _beside(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
         """What has to be where this is: ``y`` of ``x + y``, ``x == y``, ``F.mse_loss(x, y)``."""
