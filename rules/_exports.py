@@ -14,6 +14,7 @@ from devlint.testcode import near
 
 #: Files, and functions, that bring a model into another format.
 _NAMED = re.compile(r"(^|[/_])(export\w*|onnx\w*|caffe2|tensorrt|trt|coreml|tflite|openvino|convert\w*)([/_.]|$)")
+_OTHERS = re.compile(r"(^|[/_])(onnx\w*|tensorrt|trt|coreml|tflite|openvino)([/_.]|$)")
 #: Flags of what is done for an export alone.
 _FLAG = re.compile(r"(^|_)(onnx|exporting|export|tracing|torchscript|trt)(_|$)")
 #: What runs a model once, to write down what it does.
@@ -39,6 +40,11 @@ def is_of_export(rule: Rule, node: cst.CSTNode) -> bool:
     if _RUNTIMES & rule.flow.scope.packages:
         return True
     return function is not None and (_NAMED.search(function.name) is not None or _stands_in(function))
+
+
+def is_of_other_runtime(rule: Rule) -> bool:
+    """``pipeline_onnx_upscale.py``, whose models are another runtime's, so that its tensors stay on the host."""
+    return _OTHERS.search("/".join(near(rule.source.path))) is not None
 
 
 def _is_asked_for(rule: Rule, node: cst.CSTNode) -> bool:

@@ -23,7 +23,7 @@ from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
 from devlint.rules._default_device import is_under_default
-from devlint.rules._exports import is_of_export
+from devlint.rules._exports import is_of_other_runtime
 from devlint.rules._kept_on_host import (
     brings_self_to_host,
     is_fed_from_host,
@@ -129,7 +129,7 @@ def is_surely_there(rule: Rule, node: cst.CSTNode, value: Value) -> bool:
     """Whether a value is on a device by more than a parameter that may be anywhere."""
     function = rule.flow.function(node)
     if is_chosen(rule, value):
-        return not _is_brought_to_host(rule, function, value) and not is_of_export(rule, node)
+        return not _is_brought_to_host(rule, function, value) and not is_of_other_runtime(rule)
     if value.place.name != "self" or is_on_host_there(rule, node):
         return False
     return not is_fed_from_host(rule, function) and not reads_inputs_on_host(rule, function)

@@ -437,8 +437,8 @@ def _comparison(frame: Frame, node: cst.Comparison) -> Value:
             sides = ((left_node, left), (target.comparator, right))
             if any(value.kind in _CONTAINERS or _is_text(side, value) for side, value in sides):
                 pass  # counts == [0, 1], batch["split"] == "train": torch leaves it to Python, which gives a bool
-            elif ARRAY in (left.kind, right.kind):
-                result = UNKNOWN  # found != np.zeros(3)   is a bool, and `==` a tensor (torch 2.13, numpy 2.4)
+            elif operator is cst.NotEqual and ARRAY in (left.kind, right.kind):
+                result = UNKNOWN  # found != np.zeros(3)   is a bool; a single number gives a tensor, as all else does
             elif NONE not in (left.kind, right.kind) and not moved:
                 copies.read(frame, node, left)
                 copies.read(frame, node, right)
