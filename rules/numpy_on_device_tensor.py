@@ -95,6 +95,9 @@ class NumpyOnDeviceTensor(Rule):
     in 468 more, readers held six for true, one for arguable and seven for wrong; six of these stood in ports to
     tensorflow, and none of the seven is told now. In 180 more, all four were true.
 
+    In 2,405 more repositories and packages strict readers held 42 of 58 for true and sixteen for wrong, whose eleven
+    causes are mended.
+
     ## References
     - [torch.Tensor.numpy](https://pytorch.org/docs/stable/generated/torch.Tensor.numpy.html)
     """

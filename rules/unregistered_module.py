@@ -97,6 +97,9 @@ class UnregisteredModule(Rule):
     true, one for arguable (losses) and one for wrong, whose list holds what another module has registered; both are
     silent or tentative now. So are two of 180 more, whose metrics are fed on the host.
 
+    In 2,405 more repositories and packages strict readers held 21 of 29 for true, six for arguable and two for wrong;
+    none of the eight is told now.
+
     ## References
     - [torch.nn.ModuleList](https://pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
     - [torch.nn.ParameterList](https://pytorch.org/docs/stable/generated/torch.nn.ParameterList.html)

@@ -112,6 +112,9 @@ class UnregisteredTensor(Rule):
     for arguable (the tensor is never made there) and one for wrong, which is silent now; in 180 more, all three for
     true, of policies that their project runs on the host.
 
+    In 2,405 more repositories and packages strict readers held 23 of 28 for true, two for arguable and three for wrong;
+    all but one of the five are silent or tentative now.
+
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
     """
