@@ -152,7 +152,7 @@ class TensorWithoutDevice(Rule):
     tensor, a tensor without dimensions that a module adds); they are silent, and the four others are true.
 
     In 2,405 more repositories and packages strict readers held 51 of 62 for true, seven for arguable and four for
-    wrong; the causes of all but three are mended.
+    wrong; the causes of all but two are mended.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
