@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint.flow import copies, suppositions
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args, Operand
+from devlint.flow.arguments import Args, Operand, is_false, is_true
 from devlint.flow.frame import Frame
 from devlint.flow.names import called_name
 from devlint.flow.place import UNKNOWN_PLACE, Place
@@ -200,8 +200,8 @@ def _zero_along(operation: table.Op, args: Args, position: int, operands_zero: b
     if operation.operands == "all" and operation.result == "tuple" and not given[1].is_data:
         return operands_zero if given[1].holds_tensors else None  # torch.max(best, o.max()), torch.max(x, dim)
     keeps = args.get(position + 1, "keepdim")
-    if keeps is not None and operation.reduces != "dim_third":
-        return False if isinstance(keeps[0], cst.Name) and keeps[0].value == "True" else None
+    if keeps is not None and operation.reduces != "dim_third" and not is_false(keeps[0]):
+        return False if is_true(keeps[0]) else None
     if batch and not isinstance(given[0], cst.Tuple | cst.List):
         return False  # net(x).argmax(-1)
     dims = _dimensions(given[0])
