@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow.arrays import HARMLESS
+from devlint.flow.scope import Function
 from devlint.rule import Rule
 
 
@@ -21,3 +23,11 @@ def read_as_arrays(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
             for arg in call.args[:2]:
                 if arg.keyword is None and not arg.star:
                     yield call, arg.value
+
+
+def asked_for_arrays(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
+    """What a function asks for its ``numpy()``, and does not bring to the host in the same breath."""
+    for node in tree.walk(function.node.body):
+        asked = node.func if isinstance(node, cst.Call) else None
+        if isinstance(asked, cst.Attribute) and asked.attr.value == "numpy" and "cpu(" not in rule.code(asked.value):
+            yield asked.value

@@ -13,6 +13,7 @@ from devlint.flow.place import HOST, from_string
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import MODULE, SELF, Value
 from devlint.rule import Rule
+from devlint.rules._as_arrays import asked_for_arrays
 from devlint.rules._exports import is_of_export, records
 from devlint.rules._meetings import speaks_of_devices
 
@@ -99,23 +100,18 @@ def reads_inputs_on_host(rule: Rule, function: Function | None) -> bool:
     forward = function.cls.find_method("forward") if function is not None and function.cls is not None else None
     if forward is None:
         return False
-    read = (rule.flow.value(each) for each in _read_as_arrays(rule, forward))
+    read = (rule.flow.value(each) for each in _read_there(rule, forward))
     return any(value.is_tensor and value.origin in forward.params for value in read)
 
 
 def reads_arrays_before(rule: Rule, function: Function, node: cst.CSTNode) -> bool:
     """``states = self.cell(u); rows[0] = torch.from_numpy(self.pca(states.numpy())); self.head(rows)``: what is run on
     a device raises before it comes to `self.head`."""
-    return any(rule.source.comes_before(each, node) for each in _read_as_arrays(rule, function))
+    return any(rule.source.comes_before(each, node) for each in _read_there(rule, function))
 
 
-def _read_as_arrays(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
-    """What is asked for its ``numpy()`` as it is, and is not surely on the host."""
-    for each in tree.walk(function.node.body):
-        if isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) and each.func.attr.value == "numpy":
-            value = rule.flow.value(each.func.value)
-            if not value.place.is_host and "cpu(" not in rule.code(each.func.value):
-                yield each.func.value
+def _read_there(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
+    return (each for each in asked_for_arrays(rule, function) if not rule.flow.value(each).place.is_host)
 
 
 def places_its_parts(rule: Rule, function: Function) -> bool:

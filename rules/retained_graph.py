@@ -19,6 +19,7 @@ from devlint.rules._beside_freed import kept_beside_freed
 from devlint.rules._evaluated import Evaluation
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_apart
+from devlint.rules._portability import leaves
 from devlint.rules._training import (
     FREEING,
     Backward,
@@ -284,15 +285,10 @@ class RetainedGraph(Rule):
 
     def _leaves(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
         """``if callable(loss): self.losses.append(loss); return`` above ``loss.backward()``: one or the other."""
-        for block in above(self.flow, node):
-            if isinstance(block, cst.IndentedBlock | cst.SimpleStatementSuite) and not is_inside(
-                self.flow, other, block
-            ):
-                line = block.body[-1]
-                last = line.body[-1] if isinstance(line, cst.SimpleStatementLine) else line
-                if isinstance(last, cst.Return | cst.Continue | cst.Break | cst.Raise):
-                    return True
-        return False
+        return any(
+            isinstance(block, cst.BaseSuite) and leaves(block) and not is_inside(self.flow, other, block)
+            for block in above(self.flow, node)
+        )
 
     def _detached_in_place(self, path: str) -> list[cst.Call]:
         return [

@@ -15,6 +15,7 @@ from devlint.flow.names import called_name, dotted, last_word, names_bound, targ
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
 from devlint.rule import Rule
+from devlint.rules._as_arrays import asked_for_arrays
 from devlint.rules._gathered import CONTAINERS, bound_to, is_gathered
 from devlint.rules._meetings import calls_of
 from devlint.rules._modules import after_super
@@ -284,20 +285,10 @@ class UnregisteredModule(Rule):
             isinstance(node, cst.Call)
             and not (isinstance(node.func, cst.Attribute) or dotted(node.func) in _LOOKS)
             and self._is_of(node.func, path)
-            and not self._reads_arrays(method)
+            and not any(asked_for_arrays(self, method))  # self.bodies[kind](pose).numpy()   of a module for the host
             for owner in (*cls.lineage, *cls.descendants)
             for method in owner.methods.values()
             if method.role != CONSTRUCTOR
-            for node in tree.walk(method.node.body)
-        )
-
-    def _reads_arrays(self, method: Function) -> bool:
-        """``return self.bodies[kind](pose).numpy()``: a module for the host, where that is no fault."""
-        return any(
-            isinstance(node, cst.Call)
-            and isinstance(node.func, cst.Attribute)
-            and node.func.attr.value == "numpy"
-            and "cpu()" not in self.code(node.func)
             for node in tree.walk(method.node.body)
         )
 

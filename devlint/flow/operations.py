@@ -6,7 +6,7 @@ import libcst as cst
 
 from devlint.flow import copies, suppositions
 from devlint.flow import torch_table as table
-from devlint.flow.arguments import Args, Operand, is_false, is_true
+from devlint.flow.arguments import Args, Operand, flag
 from devlint.flow.frame import Frame
 from devlint.flow.names import called_name
 from devlint.flow.place import UNKNOWN_PLACE, Place
@@ -47,8 +47,7 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
     if name == "torch.autograd.backward":
         meet_gradients(frame, node, f"`{name}`", args.get(0, "tensors"), args.get(1, "grad_tensors"))
     meet_window(frame, node, name, operands, args, 1)
-    # F.l1_loss(gap.mean(), torch.tensor(0.5)): two without dimensions are subtracted as they are
-    sized = name != "torch.nn.functional.l1_loss" or not any(v.zero for _, v in operands)
+    sized = name not in table.OF_TWO_NUMBERS or not any(v.zero for _, v in operands)
     if bounded_by_number(name.rpartition(".")[2], args, 1):
         operands = operands[:1]
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict and sized)
@@ -60,7 +59,7 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
 
 def bounded_by_number(tail: str, args: Args, offset: int) -> bool:
     """``x.clamp(0.0, self.most)``: beside a number the other bound is read as one, wherever it is."""
-    if tail not in ("clamp", "clip", "clamp_", "clip_"):
+    if tail not in table.BOUNDED:
         return False
     bounds = args.get(offset, "min"), args.get(offset + 1, "max")
     return any(bound is not None and bound[1].is_data for bound in bounds)
@@ -199,9 +198,9 @@ def _zero_along(operation: table.Op, args: Args, position: int, operands_zero: b
         return operation.reduces != "dim_third" and "keepdim" not in args.keywords
     if operation.operands == "all" and operation.result == "tuple" and not given[1].is_data:
         return operands_zero if given[1].holds_tensors else None  # torch.max(best, o.max()), torch.max(x, dim)
-    keeps = args.get(position + 1, "keepdim")
-    if keeps is not None and operation.reduces != "dim_third" and not is_false(keeps[0]):
-        return False if is_true(keeps[0]) else None
+    keeps = False if operation.reduces == "dim_third" else flag(args, position + 1, "keepdim")
+    if keeps is not False:
+        return False if keeps else None
     if batch and not isinstance(given[0], cst.Tuple | cst.List):
         return False  # net(x).argmax(-1)
     dims = _dimensions(given[0])

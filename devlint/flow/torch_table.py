@@ -108,6 +108,13 @@ TENSOR_ARGUMENTS: dict[str, tuple[int, ...]] = {
 #: Take a window as well, which has to be where the signal is: ``torch.stft(x, n_fft, hop_length, win_length, window)``.
 WINDOWED: frozenset[str] = frozenset({"stft", "istft"})
 
+#: Strict, but for two without dimensions, which are subtracted as they are: ``F.l1_loss(x.mean(), torch.tensor(0.5))``.
+#: (Tried on a GPU; ``mse_loss``, ``smooth_l1_loss`` and ``huber_loss`` refuse them.)
+OF_TWO_NUMBERS: frozenset[str] = frozenset({"torch.nn.functional.l1_loss"})
+
+#: Read a bound as a number where the other one is: ``x.clamp(0.0, most)``.
+BOUNDED: frozenset[str] = frozenset({"clamp", "clamp_", "clip", "clip_"})
+
 #: Obey ``device=`` but no default device.
 IGNORE_DEFAULT: frozenset[str] = frozenset({"torch.normal", "torch.range"})
 
