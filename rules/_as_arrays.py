@@ -25,9 +25,9 @@ def read_as_arrays(rule: Rule) -> Iterator[tuple[cst.Call, cst.BaseExpression]]:
                     yield call, arg.value
 
 
-def asked_for_arrays(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
+def asked_for_arrays(function: Function) -> Iterator[cst.BaseExpression]:
     """What a function asks for its ``numpy()``, and does not bring to the host in the same breath."""
     for node in tree.walk(function.node.body):
         asked = node.func if isinstance(node, cst.Call) else None
-        if isinstance(asked, cst.Attribute) and asked.attr.value == "numpy" and "cpu(" not in rule.code(asked.value):
+        if isinstance(asked, cst.Attribute) and asked.attr.value == "numpy" and not tree.named(asked.value, "cpu"):
             yield asked.value

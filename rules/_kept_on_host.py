@@ -111,7 +111,7 @@ def reads_arrays_before(rule: Rule, function: Function, node: cst.CSTNode) -> bo
 
 
 def _read_there(rule: Rule, function: Function) -> Iterator[cst.BaseExpression]:
-    return (each for each in asked_for_arrays(rule, function) if not rule.flow.value(each).place.is_host)
+    return (each for each in asked_for_arrays(function) if not rule.flow.value(each).place.is_host)
 
 
 def places_its_parts(rule: Rule, function: Function) -> bool:
@@ -121,8 +121,8 @@ def places_its_parts(rule: Rule, function: Function) -> bool:
     if cls is None:
         return False
     own = [method for name in ("to", "cuda", "_apply") if (method := cls.find_method(name)) is not None]
-    # def cuda(self): super().cuda(); self.table.cpu(); return self
-    if any("super" not in rule.code(method.node) or _brings_to_host(rule, method) for method in own):
+    # def cuda(self): super().cuda(); self.table.cpu(); return self   (of another file, there is no body to look into)
+    if any(not tree.named(method.node, "super") or _brings_to_host(rule, method) for method in own):
         return True
     built = {method for each in cls.lineage for method in each.methods.values() if method.role == CONSTRUCTOR}
     return any(
@@ -153,4 +153,4 @@ def leaves_on_host(rule: Rule, given: cst.BaseExpression) -> bool:
     """Whether what is given for a device leaves things on the host: ``None``, ``"cpu"``, and what names that."""
     if isinstance(given, cst.SimpleString):
         return from_string(str(given.evaluated_value)) == HOST
-    return rule.code(given) == "None" or rule.flow.value(given).place == HOST
+    return dotted(given) == "None" or rule.flow.value(given).place == HOST

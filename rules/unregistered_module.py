@@ -285,7 +285,7 @@ class UnregisteredModule(Rule):
             isinstance(node, cst.Call)
             and not (isinstance(node.func, cst.Attribute) or dotted(node.func) in _LOOKS)
             and self._is_of(node.func, path)
-            and not any(asked_for_arrays(self, method))  # self.bodies[kind](pose).numpy()   of a module for the host
+            and not any(asked_for_arrays(method))  # self.bodies[kind](pose).numpy()   of a module for the host
             for owner in (*cls.lineage, *cls.descendants)
             for method in owner.methods.values()
             if method.role != CONSTRUCTOR
