@@ -33,9 +33,9 @@ class NumpyOnDeviceTensor(Rule):
     ## What it does
     Reports `.numpy()`, `np.asarray(t)` and other functions of numpy, plots of matplotlib and calls of
     scikit-learn on a tensor that is on an accelerator, or that surely requires gradients (a parameter, a loss
-    that has been backpropagated) where gradients are recorded. Reports also `y.numpy()` where the same function brings
-    what it makes of the array to `y.device`. Tentatively, in a file that moves anything, is told devices or is no
-    script, reports what nothing brings to the host: `y.detach().numpy()`, what a model gave, what callers hand in on a
+    that has been backpropagated) where gradients are recorded. Tentatively, reports also `y.numpy()` where the same
+    function brings what it makes of the array to `y.device`, and, in a file that moves anything, is told devices or is
+    no script, what nothing brings to the host: `y.detach().numpy()`, what a model gave, what callers hand in on a
     device, and in any file a prediction beside a target that is brought (`np.argmax(y_pred)`, `y_true.cpu()`), and what
     all callers bring to the host for something else, and hand in as it is.
 
@@ -77,7 +77,10 @@ class NumpyOnDeviceTensor(Rule):
     ## Limits
     Silent where the tensor's device is not known, and where an `except` around the call catches the error. A tensor
     that is on the host is reported only where it surely requires gradients in the same function: its callers may have
-    turned them off, so that all but parameters and what goes backward there is tentative. Functions that read no values
+    turned them off, so that all but parameters and what goes backward there is tentative. A function of numpy, a plot
+    or scikit-learn makes something of much that is no tensor (`np.sum(found != before)`, where `before` is an array, is
+    a sum of one truth value): what they are handed is told by default only where the same function moves that to a
+    device or makes it there. So is `.numpy()` only of what is seen to get on a device. Functions that read no values
     (`np.shape`, `np.squeeze`) are silent. Tentative for what a function was handed, unless that is a model which the
     file hands moved inputs, and for a device that is an argument (`device=None`) which no call in the file gives.
     Tentative, too, for an entry of a record (`results[env_id]`), which may be an array, and where the other branch of a
@@ -130,6 +133,7 @@ class NumpyOnDeviceTensor(Rule):
             f"`.numpy()` cannot read `{name}` on a device, where what comes of it is brought to",
             also=f"`.numpy()` cannot read `{name}` either",
             notes=[self.note(back, "it is brought to the device here")],
+            tentative=True,  # a helper that is handed what is on the host, to count there, works as it is
             fix=self.fix("bring it to numpy with `.cpu()`", self.insert_after(operand, ".cpu()"), safe=True),
             key=(self.flow.function(read), back),
         )
@@ -170,15 +174,24 @@ class NumpyOnDeviceTensor(Rule):
             also=f"{what} cannot read `{name}` either",
             notes=notes,
             fix=self._fix(use) if is_tensor and not self._goes_back(use.node) else None,
-            tentative=(use.value.place.is_there and not is_surely_there(self, node, use.value))
-            or (not use.value.place.is_there and not self._is_recorded(use))
+            tentative=not (self._is_surely_there(use, node) if use.value.place.is_there else self._is_recorded(use))
             or self._is_entry(use.operand)
             or self._is_brought_beside(use.node)
-            or self._came_as_array(use.node)
-            or self._may_be_no_tensor(use),
+            or self._came_as_array(use.node),
             # days = torch.arange(n); plt.plot(days, mean); plt.plot(days[:3], low): what one line makes is one cause
             key=(self.flow.function(node), use.value.origin or node, use.what in WRONG_ANSWERS),
         )
+
+    def _is_surely_there(self, use: ArrayUse, node: cst.CSTNode) -> bool:
+        """Whether a tensor is seen to get on a device; for a function of numpy, or a plot, which make something of much
+        that is no tensor (``np.sum(found != before)``), by a move or a factory in the same function."""
+        made = use.value.origin
+        if made is None or not is_surely_there(self, node, use.value):
+            return False  # torch.cat(self.rows).numpy()  of rows that nobody knows how they came there
+        if use.what == "numpy" or use.what in WRONG_ANSWERS:
+            return True
+        is_placed = isinstance(made, cst.Call) and (self.flow.move(made) or self.flow.factory(made)) is not None
+        return is_placed and self.flow.function(made) is self.flow.function(node) and use.value.is_tensor
 
     def _is_recorded(self, use: ArrayUse) -> bool:
         """Whether gradients are surely recorded. ``def decode(self, x): return self.net(x).cpu().numpy()`` may be
@@ -193,19 +206,6 @@ class NumpyOnDeviceTensor(Rule):
         if not isinstance(node, cst.Subscript) or self.flow.value(node.value).kind == TENSOR:
             return False
         return any(isinstance(item.slice, cst.Index) and isinstance(item.slice.value, cst.Name) for item in node.slice)
-
-    def _may_be_no_tensor(self, use: ArrayUse) -> bool:
-        """``np.array(batch.genes)``, ``lines = net(x)["lines"]; np.ptp(lines, axis=1)``: what moves with a batch may be
-        strings, and what a model of elsewhere calls by a name may be an array."""
-        if use.what == "numpy":
-            return False
-        if use.value.kind == THING and isinstance(use.operand, cst.Attribute):
-            return True
-        made = use.value.origin
-        by_name = isinstance(part := self.parent(made) if made is not None else None, cst.Subscript) and any(
-            isinstance(each.slice, cst.Index) and isinstance(each.slice.value, cst.SimpleString) for each in part.slice
-        )
-        return by_name and isinstance(made, cst.Call) and self.flow.value(made.func).ref in (None, "moved")
 
     def _is_brought_beside(self, node: cst.CSTNode) -> bool:
         """``if self.device_id == -1: y = out.numpy()``, ``else: y = out.cpu().numpy()``: the test tells them apart."""
