@@ -18,7 +18,6 @@ from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import CONSTRUCTOR, Function
-from devlint.flow.steps import is_under_test
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
@@ -317,17 +316,13 @@ _SIZES = frozenset({"size", "shape", "numel", "nelement"})
 
 def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
     """Whether ``forward`` or a training step runs a meeting with what it was handed."""
-    node = meeting.node
     if _OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
         return False
     if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False
     if _moves_others(rule, function, meeting.there.origin):
         return False
-    if function.cls is not None:
-        return True
-    # def drop(x, rate=0.0): if rate == 0.0: return x   a plain function may be for others as well
-    return not is_under_test(rule.flow, function, node) and not _may_have_left(rule, function, node)
+    return function.cls is not None and (function.name == "forward" or function.is_step)
 
 
 def _moves_others(rule: Rule, function: Function, param: cst.CSTNode | None) -> bool:
@@ -404,10 +399,3 @@ def _assigned(rule: Rule, name: str) -> Iterator[cst.Assign]:
     for assign in rule.source.nodes_of(cst.Assign):
         if name in names_bound(*(target.target for target in assign.targets)):
             yield assign
-
-
-def _may_have_left(rule: Rule, function: Function, node: cst.CSTNode) -> bool:
-    before, _ = rule.source.offsets(node)
-    return any(
-        isinstance(each, cst.Return) and rule.source.offsets(each)[1] < before for each in tree.walk(function.node.body)
-    )

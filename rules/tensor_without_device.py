@@ -11,7 +11,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.factories import makes_one
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import has_tensors
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
@@ -97,18 +97,18 @@ class TensorWithoutDevice(Rule):
     where that speaks of devices.
 
     By default only what is plain is told. The other side is the module's own, is on a device that the code names, or
-    was handed to `forward` or a training step, or to a plain function that the file calls with what is on a device, and
-    with nothing else. The tensor gets there on a straight path: no branch or turn of a loop lies in between, nor a
-    constructor, but for that of a plain object, where nothing else is ever put in its place; nothing else may have
-    taken its place, at most one test stands above both, and that does not ask for a remainder (`n % 2`) or a size
-    (`points.shape[-1] == 2`). A plain function that a step calls is handed what may be there by the file, and nothing
-    that is, or at times is, on the host. What they meet in takes them as they are: not a module of unknown make, nor
-    the mask of `nn.TransformerEncoder`, which drops a causal one. No `except` around it catches the error, no caller in
-    the file sets a default device, the module brings neither itself nor some of its parts elsewhere (`self.to("cpu")`,
-    a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), no `cuda` of its own brings a part back, no
-    initializer makes the tensor before anybody moves the module, nothing on the way is read as an array
-    (`states.numpy()`), `forward` moves no other of its inputs, and nobody asks the method that puts the other side
-    somewhere to put it on the host (`self.place("cpu")`).
+    was handed to `forward` or a training step itself (what these call may be handed anything), or to a plain function
+    that the file calls with what is on a device, and with nothing else. The tensor gets there on a straight path: no
+    branch or turn of a loop lies in between, nor a constructor, but for that of a plain object, where nothing else is
+    ever put in its place; nothing else may have taken its place, at most one test stands above both, and that does not
+    ask for a remainder (`n % 2`) or a size (`points.shape[-1] == 2`). What they meet in takes them as they are: not a
+    module of unknown make, nor the mask of `nn.TransformerEncoder`, which drops a causal one. No `except` around it
+    catches the error, no caller in the file sets a default device, the module brings neither itself nor some of its
+    parts elsewhere (`self.to("cpu")`, a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), no `cuda` of its
+    own brings a part back, no initializer makes the tensor before anybody moves the module, nothing on the way is read
+    as an array (`states.numpy()`), `forward` moves no other of its inputs, and nobody asks the method that puts the
+    other side somewhere to put it on the host (`self.place("cpu")`). It is nothing of integers in a function that
+    multiplies matrices: CUDA has no kernels for these.
 
     The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises
     anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for
@@ -309,7 +309,20 @@ class TensorWithoutDevice(Rule):
         from devlint.broken import fails_before  # late: there are few to ask of
 
         told = is_shown(self, meeting) and is_plain(self, meeting) and not _has_no_room(factory, meeting)
+        told = told and not self._is_of_integer_products(factory)
         return told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
+
+    def _is_of_integer_products(self, factory: cst.Call) -> bool:
+        """``ones = torch.ones(1, n, dtype=torch.int32); torch.matmul(rows, ones)``, for which CUDA has no kernel:
+        `device=` alone would only change what is raised."""
+        dtype = next((arg.value for arg in factory.args if arg.keyword and arg.keyword.value == "dtype"), None)
+        function = self.flow.function(factory)
+        if dtype is None or function is None or self.flow.scope.qualified(dtype) not in _INTEGERS:
+            return False
+        return any(
+            isinstance(node, cst.MatrixMultiply) or (isinstance(node, cst.Call) and called_name(node) in _PRODUCTS)
+            for node in tree.walk(function.node.body)
+        )
 
     def _on_device(self, meeting: Meeting) -> cst.BaseExpression:
         """What it meets; of a method of the module's own, what that has on the device: ``self.weight``."""
@@ -550,4 +563,7 @@ def _device_comparisons(test: cst.BaseExpression) -> Iterator[tuple[str, str]]:
 #: Constructors that take no other device than the one of their type.
 _TYPES = table.HOST_TYPED | {"torch.Tensor"}
 #: Words that put a tensor somewhere.
+#: CUDA multiplies no matrices of these: `"addmm_cuda" not implemented for 'Long'`.
+_INTEGERS = frozenset(f"torch.{name}" for name in "int8 uint8 int16 short int32 int int64 long".split())
+_PRODUCTS = frozenset("matmul mm bmm addmm baddbmm einsum".split())
 _PUTS = frozenset("to cuda cpu device type_as new new_zeros new_ones new_full new_tensor zeros_like ones_like".split())
