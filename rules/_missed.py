@@ -9,12 +9,12 @@ import libcst as cst
 from devlint import tree
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.hypothesis import LOSS_NAME, MODEL_NAME, names_device
+from devlint.flow.hypothesis import MODEL_NAME, names_device
 from devlint.flow.modules import MOVES_ITS_INPUTS
 from devlint.flow.names import called_name, dotted, last_word, names_bound
 from devlint.flow.place import DIFFERENT, SAME, relation
 from devlint.flow.scope import CONSTRUCTOR, Function
-from devlint.flow.value import MODULE, THING, UNKNOWN, UNKNOWN_KIND
+from devlint.flow.value import MODULE, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._copied import is_copied
@@ -214,18 +214,14 @@ class Misses:
         return self._goes_into_model(read) or self._meets_same(read, move) or self._reads_array(read, move)
 
     def _goes_into_model(self, read: cst.BaseExpression) -> bool:
-        """``x.to(device); model(x.float())``, ``y.cuda(); criterion(out, y)``: of a model that is not on the host."""
+        """``x.to(device); model(x.float())``, ``y.cuda(); criterion(out, y)``: of a model that is there."""
         call = self.call_of(self._made_of(read))
         if call is None or self._may_be_scattered():
             return False
-        module, name = self.rule.flow.value(call.func), last_word(dotted(call.func))
+        module = self.rule.flow.value(call.func)
         if isinstance(call.func, cst.Attribute) and self.rule.flow.value(call.func.value).kind == MODULE:
             module = self.rule.flow.value(call.func.value)  # net.generate(ids)
-        if module.kind == MODULE:
-            return not module.place.is_host
-        if module.kind not in (UNKNOWN_KIND, THING):
-            return False
-        return module.place.is_there or MODEL_NAME.match(name) is not None or LOSS_NAME.search(name) is not None
+        return module.place.is_there  # of one that is handed in, a wrapper may bring it there
 
     def _made_of(self, read: cst.BaseExpression) -> cst.BaseExpression:
         """``x.view(-1).float()`` of ``x``, ``boxes.corners`` of ``boxes``, ``batch["mask"][0]`` of ``batch``."""

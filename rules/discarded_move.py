@@ -72,17 +72,18 @@ class DiscardedMove(Rule):
     to wait for it, or to measure it; behind what surely raises (`torch.zeros(labels.size)`); and in the `to` of an
     object that a test makes up.
 
-    Told by default is what surely comes to what wants it there: it meets what is there, goes into a model or a loss, is
-    returned as the function was handed it, or is read by `numpy()` after a discarded `cpu()`; and moves in an object's
-    own `to`. Held back as tentative: all else, since a move whose result nothing misses does no harm; what a model or
-    its loss is handed, and nothing else shows to be a tensor (`for x, y in batches:`, `x, y = batch`); what the model
-    of an object is handed that nothing in the file moves (`x.to(device); self.net(x)`); what may be there already,
-    since nobody knows where it is (what a function is handed, or makes of that); what follows its module anyway;
-    lengths, which the host reads; elements of containers of which nothing shows that they are tensors; what becomes an
-    attribute whose name is a variable, or is only put into another object; attributes that meet tensors on the host, or
-    were brought there on purpose; vectors of which only single numbers are read; what only `DataParallel` and its like
-    are handed, which move it; what nothing reads again before it is moved properly; the targets of `ctc_loss`; what a
-    function did not make itself, in code that is copied from others; and tests that are skipped on every machine.
+    Told by default is what surely comes to what wants it there: it meets what is there, goes into a model or a loss
+    that is there, is returned as the function was handed it, or is read by `numpy()` after a discarded `cpu()`; and
+    moves in an object's own `to`. Held back as tentative: all else, since a move whose result nothing misses does no
+    harm; what a model or its loss is handed, and nothing else shows to be a tensor (`for x, y in batches:`, `x, y =
+    batch`); what the model of an object is handed that nothing in the file moves (`x.to(device); self.net(x)`); what
+    may be there already, since nobody knows where it is (what a function is handed, or makes of that); what follows its
+    module anyway; lengths, which the host reads; elements of containers of which nothing shows that they are tensors;
+    what becomes an attribute whose name is a variable, or is only put into another object; attributes that meet tensors
+    on the host, or were brought there on purpose; vectors of which only single numbers are read; what only
+    `DataParallel` and its like are handed, which move it; what nothing reads again before it is moved properly; the
+    targets of `ctc_loss`; what a function did not make itself, in code that is copied from others; and tests that are
+    skipped on every machine.
 
     Of 70 findings in repositories that nobody had tuned for, 40 were worth a change; 23 moves did nothing in code that
     nobody runs or reads the result of, and in seven the receiver was a module, or was there already. What they showed

@@ -119,9 +119,10 @@ class RetainedGraph(Rule):
     Silent where the sum goes backward itself, where `backward(retain_graph=True)` keeps the graph for more, where the
     list is emptied or bound anew in each step, or again and again after a few (`if step % accumulate == 0:`, or where
     the optimizer steps), and in loops of a few iterations. Functions that do nothing but evaluate are for
-    `inference-with-grad`. Held back as tentative: outputs of the model, loops `for epoch in range(epochs)` of one step
-    each, and what a loop around binds anew for each step of the optimizer, for a round of several optimizers, or a
-    function that goes through the parts of one: `backward()` has freed most of the few rounds that it keeps.
+    `inference-with-grad`. Held back as tentative: outputs of the model, and what gets its history otherwise (`info =
+    self.update(batch)` may hold numbers throughout), loops `for epoch in range(epochs)` of one step each, and what a
+    loop around binds anew for each step of the optimizer, for a round of several optimizers, or a function that goes
+    through the parts of one: `backward()` has freed most of the few rounds that it keeps.
 
     A strict reader held all of 7 findings in 48 repositories for right and worth a change. Often the history is kept
     for a few steps only, until the sum or the list is made anew.
@@ -601,7 +602,8 @@ class RetainedGraph(Rule):
             f"so does `{holder}`, for `{what}`",
             notes=notes,
             fix=self.fix("keep it without its history", self.insert_after(part, ".detach()"), safe=safe),
-            tentative=not sure,
+            # info = self.update(batch); infos.append(info)   may be numbers throughout
+            tentative=not sure or isinstance(backward, cst.Assign),
         )
 
     def _added_in_place(self, body: Body) -> Iterator[Told]:

@@ -288,6 +288,8 @@ class UnregisteredTensor(Rule):
             node,
             f"`{how}` returns `None`, which takes the place of the `{name}` that it has just registered",
             fix=self.fix("leave it to the call", self.replace_between(start, before, ""), safe=False),
+            # self.delta = self.register_buffer("delta", one) ... self.delta = measure(x)   nobody may miss the first
+            tentative=any(isinstance(s, cst.Assign) and s is not node for s, _ in self.flow.stores(cls, name)),
         )
 
     def _may_be_registered(self, statement: cst.CSTNode, value: Value) -> bool:
