@@ -11,7 +11,6 @@ from devlint import tree
 from devlint.flow.facts import Meeting, Move
 from devlint.flow.hypothesis import MODEL_NAME
 from devlint.flow.loops import loops_around
-from devlint.flow.modules import takes_as_is
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.value import ELEMENT, LOADER, MODULE, UNKNOWN, Value
 from devlint.rule import Rule
@@ -48,17 +47,8 @@ def is_needed_there(rule: Rule, meeting: Meeting) -> bool:
         return False  # criterion(net(x), targets)   one of the project's own may move them
     if _is_fed_as_it_is(rule, meeting):
         return False
-    if meeting.what != "a call of the module" or _maker(rule, meeting).ref == "encoding":
-        return True
-    return takes_as_is(meeting.there) and not _is_collated_here(_maker(rule, meeting))
-
-
-def _is_collated_here(loader: Value) -> bool:
-    """``DataLoader(data, collate_fn=list_collate)``, which may give lists, that a module need not have anywhere."""
-    made = loader.origin
-    return isinstance(made, cst.Call) and any(
-        arg.keyword is not None and arg.keyword.value == "collate_fn" for arg in made.args
-    )
+    # for x, corner in loader: net(x.to(device), corner)   a module may read that on the host
+    return meeting.what != "a call of the module" or _maker(rule, meeting).ref == "encoding"
 
 
 def _is_fed_as_it_is(rule: Rule, meeting: Meeting) -> bool:
