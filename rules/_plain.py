@@ -6,6 +6,8 @@ is handed, a placeholder is replaced. Findings that hang on such things are tent
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from devlint import tree
@@ -19,6 +21,7 @@ from devlint.rules._switches import tests_above
 
 #: Torch drops a mask that it recognises as causal on its way to their layers.
 _LOOK_AT_MASKS = frozenset(f"`torch.nn.{name}`" for name in ("Transformer", "TransformerEncoder", "TransformerDecoder"))
+_ON_HOST = re.compile(r"""\bdevice\s*=\s*(?:torch\.device\()?["']cpu""")
 #: Factories that take nothing but sizes by position.
 OF_SIZES = frozenset("torch.zeros torch.ones torch.empty torch.rand torch.randn torch.eye".split())
 
@@ -29,6 +32,7 @@ def is_plain(rule: Rule, meeting: Meeting) -> bool:
     return (
         isinstance(made, cst.Call)
         and _refuses(rule, meeting)
+        and not _may_go_either_way(rule, meeting)
         and _can_be_made(rule, made)
         and _comes_straight(rule, made, meeting)
         and not _is_for_nothing(rule, meeting)
@@ -46,6 +50,14 @@ def _refuses(rule: Rule, meeting: Meeting) -> bool:
     if meeting.what in _LOOK_AT_MASKS and isinstance(meeting.node, cst.Call):
         return bool(meeting.node.args) and meeting.node.args[0].value is meeting.host_node
     return True
+
+
+def _may_go_either_way(rule: Rule, meeting: Meeting) -> bool:
+    """``device = "cpu"; rows = torch.tensor(data); rows[torch.tensor([3, 1], device="cuda:0")]`` in a program of the
+    host: it is the index that is elsewhere."""
+    if meeting.what != "indexing" or rule.flow.function(meeting.node) is not None:
+        return False
+    return meeting.there.place.kind == "fixed" and _ON_HOST.search(rule.source.text) is not None
 
 
 def _can_be_made(rule: Rule, made: cst.Call) -> bool:

@@ -11,12 +11,14 @@ from devlint.flow import torch_table as table
 from devlint.flow.factories import makes_one
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import has_tensors
-from devlint.flow.names import called_name, dotted
+from devlint.flow.names import dotted
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
+from devlint.flow.value import Value
 from devlint.rule import Rule
 from devlint.rules._close_by import CloseBy, close_by
 from devlint.rules._companions import Companion, companions
+from devlint.rules._integer_products import has_products, makes_integers
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
 from devlint.rules._more_of_host import MadeOnHost, more_of_host
@@ -25,6 +27,7 @@ from devlint.rules._optimizer_state import of_optimizers
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
+from devlint.rules._switches import tests_above
 from devlint.rules._unread_local import beside_unread_device
 
 
@@ -110,32 +113,33 @@ class TensorWithoutDevice(Rule):
     other side somewhere to put it on the host (`self.place("cpu")`). It is nothing of integers in a function that
     multiplies matrices: CUDA has no kernels for these.
 
-    The rest is tentative. So are sums that nothing reads, sizes with a true division (`torch.ones(n / 2)` raises
-    anywhere), and what is given back on the host by one way of a function, and on a device by another: who asks for
-    it may read it on the host. So is what a method that no step calls puts in the place of a buffer, since the module
-    may be moved afterwards; and what is found in files that export models, where an object is built with the host for
-    its device somewhere in the project (`Rope("cpu", config)`), in tests that do not move what they run, below a flag
-    of the function or the constructor that is off by default, or an attribute that is off from the start and never
-    set again (`False`, `0`, `None`), in programs for processors that a model is compiled for (`import poptorch`), in
-    scripts that nobody imports and that say no word of devices, where no file that imports this one, directly or in
-    turn, brings anything to a device (of 32 findings that readers looked at, this held back 14 of 17 that were
-    arguable, and none of 11 that were true), and where the device is an argument (`device=None`) that no call in the
-    file gives. So is what processes gather with accelerate, which does nothing where there is one. So is, in files
-    about models, or what is used as a tensor where nothing has to do with numpy, what meets something that a function
-    was handed though nothing in the file has to do with devices, or with what something unknown makes of that (`x =
-    pad(x)`), what a helper that takes no tensors makes, what a method makes that tries its module out (it gives
-    nothing back and keeps nothing) or that no step calls and whose name says that it sets something up (`initialize_`,
-    `set_`, `load_`), and what is made with the sizes or the type of something and meets that (`rows +
-    torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action = self.policy(x)`).
-    None of these is told where the function moves anything. Nor is it sure what stands close by something on a device:
-    beside others that are made there in one call or literal, for which it stands in another branch or method, that is
-    handed to a model with it, joined with it through a list, or returned with it; a line between two such; what meets
-    something that torch computes from nobody knows what, where the function, or the class by its `self.device`, makes
-    other things on a device; and what an optimizer keeps as the state of a parameter. So is, last, what takes its sizes
-    or type from a tensor, or from the rows of a list, and is returned, kept, filled from that or handed on
-    (`return rows, torch.zeros(rows.size(0))`), though nothing shows
-    that the two meet: where nothing in the function brings anything to the host, nothing there or after its calls in
-    the file moves it, and it is no index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch
+    The rest is tentative. So is what meets something that a test decides to move (`if cuda.is_available(): x =
+    x.cuda()`), and, in a script that says `device="cpu"`, what is indexed by something elsewhere. So are sums that
+    nothing reads, sizes with a true division (`torch.ones(n / 2)` raises anywhere), and what is given back on the host
+    by one way of a function, and on a device by another: who asks for it may read it on the host. So is what a method
+    that no step calls puts in the place of a buffer, since the module may be moved afterwards; and what is found in
+    files that export models, where an object is built with the host for its device somewhere in the project
+    (`Rope("cpu", config)`), in tests that do not move what they run, below a flag of the function or the constructor
+    that is off by default, or an attribute that is off from the start and never set again (`False`, `0`, `None`), in
+    programs for processors that a model is compiled for (`import poptorch`), in scripts that nobody imports and that
+    say no word of devices, where no file that imports this one, directly or in turn, brings anything to a device (of 32
+    findings that readers looked at, this held back 14 of 17 that were arguable, and none of 11 that were true), and
+    where the device is an argument (`device=None`) that no call in the file gives. So is what processes gather with
+    accelerate, which does nothing where there is one. So is, in files about models, or what is used as a tensor where
+    nothing has to do with numpy, what meets something that a function was handed though nothing in the file has to do
+    with devices, or with what something unknown makes of that (`x = pad(x)`), what a helper that takes no tensors
+    makes, what a method makes that tries its module out (it gives nothing back and keeps nothing) or that no step calls
+    and whose name says that it sets something up (`initialize_`, `set_`, `load_`), and what is made with the sizes or
+    the type of something and meets that (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere for what
+    a model gives (`action = self.policy(x)`). None of these is told where the function moves anything. Nor is it sure
+    what stands close by something on a device: beside others that are made there in one call or literal, for which it
+    stands in another branch or method, that is handed to a model with it, joined with it through a list, or returned
+    with it; a line between two such; what meets something that torch computes from nobody knows what, where the
+    function, or the class by its `self.device`, makes other things on a device; and what an optimizer keeps as the
+    state of a parameter. So is, last, what takes its sizes or type from a tensor, or from the rows of a list, and is
+    returned, kept, filled from that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows that
+    the two meet: where nothing in the function brings anything to the host, nothing there or after its calls in the
+    file moves it, and it is no index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch
     replaces, and no lengths, which some functions want on the host. A reader held 4 of 26 such findings for worth a
     change, 14 for harmless and 8 for wrong; 16 of these 22, and none of the four, are silent since.
 
@@ -310,19 +314,21 @@ class TensorWithoutDevice(Rule):
 
         told = is_shown(self, meeting) and is_plain(self, meeting) and not _has_no_room(factory, meeting)
         told = told and not self._is_of_integer_products(factory)
+        told = told and not self._is_moved_at_times(factory, meeting.there)
         return told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
+
+    def _is_moved_at_times(self, factory: cst.Call, there: Value) -> bool:
+        """``if cuda.is_available(): rows = rows.cuda()``: `device="cuda"` would fail where there is none."""
+        if there.place.kind != "fixed" or there.origin is None:
+            return False
+        around = {test for test, _, _ in tests_above(self, factory)}
+        return any(test not in around for test, _, _ in tests_above(self, there.origin))
 
     def _is_of_integer_products(self, factory: cst.Call) -> bool:
         """``ones = torch.ones(1, n, dtype=torch.int32); torch.matmul(rows, ones)``, for which CUDA has no kernel:
         `device=` alone would only change what is raised."""
-        dtype = next((arg.value for arg in factory.args if arg.keyword and arg.keyword.value == "dtype"), None)
         function = self.flow.function(factory)
-        if dtype is None or function is None or self.flow.scope.qualified(dtype) not in _INTEGERS:
-            return False
-        return any(
-            isinstance(node, cst.MatrixMultiply) or (isinstance(node, cst.Call) and called_name(node) in _PRODUCTS)
-            for node in tree.walk(function.node.body)
-        )
+        return function is not None and makes_integers(self, factory) and has_products(function.node.body)
 
     def _on_device(self, meeting: Meeting) -> cst.BaseExpression:
         """What it meets; of a method of the module's own, what that has on the device: ``self.weight``."""
@@ -563,7 +569,4 @@ def _device_comparisons(test: cst.BaseExpression) -> Iterator[tuple[str, str]]:
 #: Constructors that take no other device than the one of their type.
 _TYPES = table.HOST_TYPED | {"torch.Tensor"}
 #: Words that put a tensor somewhere.
-#: CUDA multiplies no matrices of these: `"addmm_cuda" not implemented for 'Long'`.
-_INTEGERS = frozenset(f"torch.{name}" for name in "int8 uint8 int16 short int32 int int64 long".split())
-_PRODUCTS = frozenset("matmul mm bmm addmm baddbmm einsum".split())
 _PUTS = frozenset("to cuda cpu device type_as new new_zeros new_ones new_full new_tensor zeros_like ones_like".split())

@@ -16,6 +16,7 @@ from devlint.rule import Rule
 from devlint.rules._arguments import argument, given_to
 from devlint.rules._default_device import is_under_default
 from devlint.rules._exports import is_of_export
+from devlint.rules._integer_products import is_product, makes_integers
 from devlint.rules._kept_buffers import kept_buffers
 from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of, calls_that_run
@@ -26,6 +27,7 @@ from devlint.rules._placed_unseen import attribute_may_be_placed
 from devlint.rules._places import where
 from devlint.rules._plain_uses import plain_uses
 from devlint.rules._recurs import calls_of as calls_of_file
+from devlint.rules._switches import tests_above
 
 
 class UnregisteredTensor(Rule):
@@ -105,7 +107,9 @@ class UnregisteredTensor(Rule):
     `__getattribute__`, or that a decorator of the project changes, attributes whose `data` is set to what is elsewhere,
     modules that the file reads on the host (`self.policy(x).numpy()`) and moves nowhere, modules that bring their own
     parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions, which run on
-    the host alone, and what meets the input in a branch of a function of the file that it is handed to.
+    the host alone, what is made while weights are loaded (`load_weights`), integers that matrices are multiplied by,
+    for which CUDA has no kernels, a buffer that a call registers, whose `None` takes its place, where another statement
+    sets it again, and what meets the input in a branch of a function of the file that it is handed to.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -154,6 +158,8 @@ class UnregisteredTensor(Rule):
             sure = sure and not any(self._may_follow(value) for _, value in stores)
             sure = sure and not _may_be_index(meeting) and not self._is_read_on_host(cls)
             sure = sure and not any(is_under_default(self, self.flow.function(each)) for each, _ in stores)
+            sure = sure and not any(self._is_set_by_loading(each) for each, _ in stores)
+            sure = sure and not (is_product(meeting.node) and any(makes_integers(self, each) for each, _ in stores))
             sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
             if (meeting.node, meeting.host_node) in kept:
@@ -345,6 +351,12 @@ class UnregisteredTensor(Rule):
         # class Guide(nn.Module): def model(self, x): ...; def guide(self, x): ...
         return any(method in each.methods for each in (*cls.lineage, *cls.descendants) for method in _CALLED)
 
+    def _is_set_by_loading(self, statement: cst.CSTNode) -> bool:
+        """``def load_weights(self, weights): ...; self.table = self.embed.weight * 2``: when weights are loaded, the
+        module may be where it is to be."""
+        function = self.flow.function(statement)
+        return function is not None and function.name != "__init__" and "load" in function.name
+
     def _may_follow(self, value: Value) -> bool:
         """``def __init__(self, mean): self.mean = torch.tensor(mean)``, which stays where a tensor is that is handed
         in."""
@@ -514,6 +526,8 @@ class UnregisteredTensor(Rule):
             # `self.x = None` first: registered there, and what is assigned later stays registered
             if len(none) != 1 or len(none[0].targets) != 1 or not after_super(self, none[0]):
                 return None
+            if self._is_other_branch(none[0], statement):
+                return None
             call = f'{self.code(target.value)}.register_buffer("{name}", None, persistent=False)'
             return self.fix(f"register `{name}` as a buffer before it is made", self.replace(none[0], call), safe=False)
         if not after_super(self, statement):
@@ -530,6 +544,11 @@ class UnregisteredTensor(Rule):
             # a buffer is not trained: self.scale = torch.ones(3, requires_grad=True)
             safe=not on_host and self.flow.value(value).tracked is False,
         )
+
+    def _is_other_branch(self, none: cst.Assign, statement: cst.CSTNode) -> bool:
+        """``if basis is None: self.basis = None``, ``else: self.basis = torch.from_numpy(basis)``"""
+        around = {branch for _, branch, _ in tests_above(self, statement)}
+        return any(branch not in around for _, branch, _ in tests_above(self, none))
 
 
 def _may_be_index(meeting: Meeting) -> bool:

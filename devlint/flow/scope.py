@@ -664,6 +664,8 @@ _MODULE_BASE = re.compile(
     r"^(Module|nn\.Module|LightningModule|PreTrainedModel|ModelMixin|PreTrainedModelMixin|Metric|BaseModel|"
     r"\w*PreTrainedModel|\w+Layer|\w+Module)$"
 )
+#: Packages whose `Metric`, `BaseModel` and the like are no modules of torch.
+_NO_MODULES = ("ignite.", "pydantic.", "keras.", "tensorflow.", "paddle.", "flax.", "mxnet.", "mindspore.")
 
 
 def _tensor_fields(node: cst.ClassDef) -> Iterator[str]:
@@ -684,7 +686,7 @@ def is_module(bases: AbstractSet[str]) -> bool:
         name in table.MODULE_BASES
         or name in packages.MODULE_BASES
         or name.startswith("torch.nn.")
-        or _MODULE_BASE.search(name.rpartition(".")[2])
+        or (_MODULE_BASE.search(name.rpartition(".")[2]) and not name.startswith(_NO_MODULES))
         for name in bases
     )
 
