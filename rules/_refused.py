@@ -38,6 +38,8 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
         is_built = receiver.kind == OPTIMIZER and bool(receiver.items)
         surely = is_known or receiver.kind in (TENSOR, THING) or is_built
         surely = surely or (receiver.kind == MODULE and not _is_taken_elsewhere(rule, method, word))
+        # x.to(backend=y.backend)   nobody means torch by that: `x` is of another kind
+        surely = surely and ((method, word) in _MEANT or any(word in words for words in _METHODS[method]))
         meant = _MEANT.get((method, word), "")
         told = _TOLD.get(meant, f": the argument is `{meant}`")
         fix = _mended(rule, node, arg, meant)

@@ -60,17 +60,17 @@ class InputNotMoved(Rule):
     moved as well.
 
     ## Limits
-    Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`,
-    for a model whose methods move anything, and for one that is made in another file unless it is handed moved
-    inputs, too. Silent also where a data set or a collate function may give tensors that are on the device already,
-    for a model of the project whose `forward` does not compute with what it is handed first (`self.rows[index]`),
-    and where a hook comes before it. Tentative where an `except` catches the error, where models are brought to the
-    host nearby, and where the model's device is an argument (`device=None`) that no call in the file gives, and
-    where a function was handed the model, or its object holds it, and nobody can see where that is: what a
-    tokenizer or a factory made there is on the host, in a file that speaks of devices, and the function moves
-    nothing; so is what meets a model that the constructor was handed, and moved (`self.net = net.to(device)`), as
-    that may move its inputs itself. So is what is moved where another model is called (`net(x.to(device))`), and is
-    handed to this one as it is.
+    Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`, for a
+    model whose methods move anything, and for one that is made in another file unless it is handed moved inputs, too.
+    Silent also where a data set or a collate function may give tensors that are on the device already, for a model of
+    the project whose `forward` does not compute with what it is handed first (`self.rows[index]`), and where a hook
+    comes before it. Tentative where an `except` catches the error, where the model is called with less than its
+    `forward` takes, where models are brought to the host nearby, and where the model's device is an argument
+    (`device=None`) that no call in the file gives, and where a function was handed the model, or its object holds it,
+    and nobody can see where that is: what a tokenizer or a factory made there is on the host, in a file that speaks of
+    devices, and the function moves nothing; so is what meets a model that the constructor was handed, and moved
+    (`self.net = net.to(device)`), as that may move its inputs itself. So is what is moved where another model is called
+    (`net(x.to(device))`), and is handed to this one as it is.
 
     It was in the nursery first: of 12 findings in repositories that nobody had tuned for, one was worth a change; 7 of
     the others were one file's, whose datasets are built of what was moved before, and are understood now. In 48 more
@@ -175,7 +175,7 @@ class InputNotMoved(Rule):
             f"`{name}` is on the host, and `{model}` is on {where(feeding.module.place)}",
             notes=notes,
             fix=self._fix(feeding),
-            tentative=not is_chosen(self, feeding.module) or self._may_be_brought(feeding),
+            tentative=not is_chosen(self, feeding.module) or self._may_be_brought(feeding) or _lacks_inputs(feeding),
         )
 
     def _may_be_brought(self, feeding: Feeding) -> bool:
@@ -245,3 +245,12 @@ class InputNotMoved(Rule):
 
 
 _OF_TORCHVISION = ("torchvision.datasets.",)
+
+
+def _lacks_inputs(feeding: Feeding) -> bool:
+    """``self.critic(state)`` where ``def forward(self, state, action)``: it raises, wherever the input is."""
+    call, cls = feeding.node, feeding.module.ref
+    forward = cls.find_method("forward") if isinstance(cls, Class) else None
+    if forward is None or not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
+        return False
+    return len(call.args) < sum(param.default is None for param in forward.positional) - 1

@@ -400,7 +400,9 @@ class InvalidDeviceArgument(Rule):
         if not self._is_expected(node):
             elsewhere = unknown is not None and self.flow.function(unknown) is not self.flow.function(given)
             notes = [self.note(unknown, "it is named here")] if unknown is not None and unknown is not given else []
-            self.report(given, message, notes=notes, fix=fix, tentative=elsewhere)
+            # in projects for mindspore, an adapter takes the place of torch, and "CPU" is a device
+            other = unknown is not None and "mindspore" in self.source.text
+            self.report(given, message, notes=notes, fix=fix, tentative=elsewhere or other)
 
     def _unknown_name(self, given: cst.BaseExpression) -> cst.BaseExpression | None:
         """The name that torch does not know: a string, one side of a choice, or what a name is bound to, once."""

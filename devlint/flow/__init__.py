@@ -143,6 +143,19 @@ class Flow:
         return self.facts.names.get(call, "")  # type: ignore[call-overload]  # asking what it is costs more
 
     @cached_property
+    def has_own_tensor(self) -> bool:
+        """Whether `Tensor` is a class of the project, and none of torch's: ``from .tensor import Tensor``."""
+        local = self.scope.class_names.get("Tensor")
+        if local is not None:
+            return not any(base.startswith("torch.") for base in local.bases)
+        qualified = self.scope.imports.get("Tensor", "")
+        if self.project is None or not qualified or qualified.startswith("torch."):
+            return False
+        definition = self.definition(qualified)
+        is_class = definition is not None and definition.kind == CLASS_KIND
+        return is_class and not any(base.startswith("torch.") for base in self.project.ancestry(qualified).outside)
+
+    @cached_property
     def makers(self) -> list[cst.Call]:
         """The calls that make a tensor by themselves, in source order: of `table.MAKERS`."""
         return [call for call in self.source.nodes_of(cst.Call) if self.name_of(call) in table.MAKERS]
