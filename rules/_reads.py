@@ -282,7 +282,8 @@ def same_each_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
         if node.value in ("True", "False", "None"):
             return True
         # what is trained changes in each step
-        return value.kind in (TENSOR, THING) and not value.grad and not loop.changes(node.value)
+        is_trained = value.grad or _is_given_to_optimizer(flow, node.value)
+        return value.kind in (TENSOR, THING) and not is_trained and not loop.changes(node.value)
     if isinstance(node, cst.UnaryOperation):
         return same_each_time(flow, loop, node.expression)
     if isinstance(node, cst.BinaryOperation):
@@ -302,6 +303,12 @@ def same_each_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
 
 
 _DRAWING = frozenset({"bernoulli", "multinomial"})
+
+
+def _is_given_to_optimizer(flow: Flow, name: str) -> bool:
+    """``rate = rate.to(device).requires_grad_(); optimizer = SGD([rate], lr=1e-6)``"""
+    calls = (call for call in flow.source.nodes_of(cst.Call) if "optim" in flow.name_of(call))
+    return any(tree.named(arg, name) for call in calls for arg in call.args)
 
 
 # kept ---------------------------------------------------------------------------------------------

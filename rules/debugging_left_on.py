@@ -15,6 +15,7 @@ from devlint.rules._copied import is_copied
 from devlint.rules._environment import settings_of
 from devlint.rules._switches import tests_above
 from devlint.rules._training import is_inside
+from devlint.testcode import near
 
 #: Variables that make the host wait for the device.
 _VARIABLES = frozenset({"CUDA_LAUNCH_BLOCKING", "HIP_LAUNCH_BLOCKING"})
@@ -26,6 +27,10 @@ _LIGHTNING = frozenset({"lightning", "pytorch_lightning"})
 #: Words of code that asks a model, without autograd, and the calls of code that trains one, or has it done.
 _ASKING = re.compile(r"\bno_grad\b|\binference_mode\b")
 _TRAINING = re.compile(r"\b(?:backward|grad|optimi\w*|learn\w*|\w*fit|\w*step|\w*train\w*|run\w*)\((?!False)")
+#: What has a device do one thing after the other, rather than load something once.
+_WORK = re.compile(r"\.(?:backward|fit|generate|predict|validate|test|train|learn)\((?!False)|\b(?:train|fit)\w*\(")
+#: Programs of which nobody needs the speed: ``train_dummy.py``.
+_TRIAL = re.compile(r"(?:^|_)(?:test|dummy|smoke|toy|sanity|debug)(?:_|\.)")
 #: What goes backward, or has it done.
 _BACKWARD = re.compile(r"backward|grad\b|step|fit|train|optimi|learn")
 #: Other devices than the host.
@@ -87,8 +92,9 @@ class DebuggingLeftOn(Rule):
     it when it is imported. Tentative, and kept back unless that is selected, in code that is copied from others, in
     files that use Lightning, whose trainer has a switch of its own, in files that ask models without autograd and call
     nothing that trains, and where it runs on import of a file of the project that nothing imports; the variable, too,
-    where it is set on import of a module, which may come after the first kernel, and in programs that bring nothing to
-    a device.
+    where it is set on import of a module, which may come after the first kernel, in programs that bring nothing to a
+    device, and in those that train, fit, predict or generate nothing. So are programs that are called after tests,
+    debugging or made-up data (`train_dummy.py`).
 
     Where autograd records nothing, detecting anomalies costs nothing; where it does, notes of where each operation was
     called made a forward pass of small operations three times as long. `CUDA_LAUNCH_BLOCKING` counts as long as nothing
@@ -114,11 +120,13 @@ class DebuggingLeftOn(Rule):
         text = self.source.text
         if self.in_tests or not ("detect_anomaly" in text or any(name in text for name in _VARIABLES)):
             return
+        is_trial = _TRIAL.search(near(self.source.path)[-1]) is not None
         for node, name, value in settings_of(self, _VARIABLES):
             wanted = self._is_wanted(node) or self._is_set_otherwise(name, node) or _REPEATABLE.search(text)
             if value == "1" and not wanted:
                 told = f"`{name}` is left on: {_LAUNCHES}"
                 doubtful = is_copied(self, node) or self._launches_nothing() or self._may_come_late(node)
+                doubtful = doubtful or _WORK.search(text) is None or is_trial
                 self.report(node, told, fix=self._drop(node), tentative=doubtful)
         switches = self._switches()
         if any(not on for _, on in switches) or self._stays_on_host() or self._catches():
@@ -128,7 +136,7 @@ class DebuggingLeftOn(Rule):
                 told = f"anomaly detection is left on: {_ANOMALIES}"
                 doubtful = is_copied(self, call) or self._is_trial(call) or self._is_turned_off(call)
                 doubtful = doubtful or self._only_asks() or self._is_for_nobody(call) or self._nothing_learns(call)
-                doubtful = doubtful or self._is_on_elsewhere()
+                doubtful = doubtful or self._is_on_elsewhere() or is_trial
                 self.report(call, told, fix=self._drop(call), tentative=doubtful)
 
     def _launches_nothing(self) -> bool:
@@ -170,12 +178,13 @@ class DebuggingLeftOn(Rule):
         )
 
     def _nothing_learns(self, call: cst.Call) -> bool:
-        """Whether a function turns it on, and no name that its file calls or imports goes backward.
+        """Whether a function or a program turns it on, and no name that its file calls or imports goes backward.
 
         ``def runner(rank): torch.autograd.set_detect_anomaly(True); benchmark(all_reduce, rank)``
         """
-        if self.flow.function(call) is None:
-            return False
+        project = self.flow.project
+        if self.flow.function(call) is None and (project is None or project.is_imported()):
+            return False  # what imports the file may train
         called = (last_word(dotted(each.func)) for each in self.source.nodes_of(cst.Call) if each is not call)
         names = *called, *self.flow.scope.imports.values()
         return not any(_BACKWARD.search(name.lower().replace("autograd", "")) for name in names)
@@ -213,7 +222,18 @@ class DebuggingLeftOn(Rule):
         """Whether the file catches what a gradient that is no number raises."""
         # try: loss.backward()   except RuntimeError: return best
         attempts = self.source.nodes_of(cst.Try)
-        return any(attempt.handlers and tree.named(attempt.body, "backward") for attempt in attempts)
+        return any(
+            attempt.handlers and (tree.named(attempt.body, "backward") or self._skips_step(attempt))
+            for attempt in attempts
+        )
+
+    def _skips_step(self, attempt: cst.Try) -> bool:
+        """``for batch in loader: try: self.train_batch(batch)``, ``except Exception: log(...)``"""
+        if not isinstance(self.enclosing(attempt, cst.For, cst.While, cst.FunctionDef), cst.For | cst.While):
+            return False
+        broad = any(h.type is None or dotted(h.type) in ("Exception", "RuntimeError") for h in attempt.handlers)
+        called = (called_name(each) for each in tree.walk(attempt.body) if isinstance(each, cst.Call))
+        return broad and any(re.search(r"train|step|update|fit", name.lower()) for name in called)
 
     def _goes_backward(self, call: cst.Call) -> bool:
         """Whether what a block holds may go backward: without that, only where things were called is noted."""

@@ -82,8 +82,9 @@ class UncalledFunction(Rule):
     whether it is there (`if torch.cuda.is_bf16_supported and torch.cuda.is_bf16_supported():`). Methods are reported on
     what is surely a tensor, as others have attributes called `dim`: not on a parameter of which something is read that
     no tensor has, or whose attribute a class of the file sets, nor where `hasattr` asks for it, and not on what torch's
-    functions make of objects of other classes. `@torch.no_grad` without parentheses is fine. The same mark on several
-    tests of a file is told once, and left out on what pytest never collects.
+    functions make of objects of other classes, nor in files that do not import torch. `@torch.no_grad` without
+    parentheses is fine. The same mark on several tests of a file is told once, and left out on what pytest never
+    collects.
 
     Tentative where an `if` guards nothing but what is right anyway (`if x.cuda: x = x.cpu()`), or what does nothing
     where the answer would be no (`if rows.numel != 0: x[rows] = 0`, or `kept = y[rows]; x[others] = kept`); where it
@@ -138,6 +139,10 @@ class UncalledFunction(Rule):
             return word in _ACTIONS and isinstance(self.parent(node), cst.Expr)
         if value.kind != TENSOR or word in table.ATTRIBUTES or may_be_of_other_class(self, node.value):
             return False
+        if word in _OF_OTHERS:
+            return False  # sum(p.size for p in net.parameters() if p.train)   of parameters of a class of its own
+        if "torch" not in self.flow.scope.packages:
+            return False  # loss = model(tokens); print(f"{loss.item}")   of a framework of its own
         if self._is_asked_for(node):
             return False
         # def f(dtype): return dtype.is_floating_point  looks like a tensor by this very attribute
@@ -523,6 +528,8 @@ _METHODS = frozenset(
     # fields of what `torch.aminmax(x)`, `x.sort()` and `torch.linalg.slogdet(x)` give
     - {"min", "max", "values", "indices", "sign"}
 )
+#: Of these actions tensors have none.
+_OF_OTHERS = _ACTIONS - {"cuda", "cpu", "backward"}
 _FLAGS = frozenset({"pin_memory", "enabled", "non_blocking", "drop_last"})
 _SKIPS = frozenset({"skipIf", "skipUnless", "skipif"})
 
