@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from devlint import tree
 from devlint.flow import Flow, expressions
-from devlint.flow.value import Value
+from devlint.flow.place import HOST, UNKNOWN_PLACE
+from devlint.flow.value import INSTANCE, Value, join
 from devlint.source import Source, deep_recursion
 
 #: Loops are followed several times and inner loops again each time, up to a depth; beyond this factor, work explodes.
@@ -407,3 +408,10 @@ def test_a_container_is_followed_whatever_changes_it_under_whatever_path(made: s
 @pytest.mark.parametrize("code", ["", "\n", "# nothing\n", "class A: x: int\n", "f(*a, **b)\n", "type X = int\n"])
 def test_small_and_odd_programs_are_followed(code: str) -> None:
     follow(code)
+
+
+@pytest.mark.parametrize("items", [None, {}, {"device": HOST}, {"device": HOST, "rows": UNKNOWN_PLACE}])
+@pytest.mark.parametrize("others", [None, {}, {"device": HOST}, {"rows": UNKNOWN_PLACE}])
+def test_what_two_objects_of_a_class_both_keep_is_known_of_either(items: Any, others: Any) -> None:
+    either = join(Value(INSTANCE, ref="Rows", items=items), Value(INSTANCE, ref="Rows", items=others))
+    assert set(either.items or ()) == set(items or ()) & set(others or ())

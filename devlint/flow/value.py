@@ -253,7 +253,9 @@ def join(a: Value, b: Value) -> Value:
     elif kind == TENSOR:
         items = _made_of_both(a, b) if a.items is not b.items else a.items
     elif kind == INSTANCE and ref is not None:
-        items = {attr: join_places(at, b.items[attr]) for attr, at in (items or {}).items()}
+        # of a subclass, or before and after somebody sets one, an object has others
+        others = b.items or {}
+        items = {attr: join_places(at, others[attr]) for attr, at in (items or {}).items() if attr in others}
     elif kind == TUPLE:
         if len(a.items) != len(b.items):
             return Value(LIST, items=join(element(a), element(b)))
