@@ -11,7 +11,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import called_name, dotted, last_word, names_bound
 from devlint.flow.scope import CONSTRUCTOR, Function
-from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, Value
+from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
 from devlint.rules._by_position import report_by_position
@@ -312,9 +312,19 @@ class InvalidDeviceArgument(Rule):
                 or self._is_for_batches(node)
                 or self._is_host_by_default(node, value)
                 or self._is_of_data(node, value)
+                or self._is_of_loop(node, arg)
                 or is_copied(self, node)
                 or is_switched_off(self, node),
             )
+
+    def _is_of_loop(self, node: cst.Call, arg: cst.Arg) -> bool:
+        """``for boxes, size in zip(found, sizes): boxes * torch.Tensor(size, device=boxes.device)``, of what may have
+        been brought to the host before."""
+        of = arg.value.value if isinstance(arg.value, cst.Attribute) and arg.value.attr.value == "device" else None
+        if not isinstance(of, cst.Name) or self.flow.value(of).kind not in (UNKNOWN_KIND, THING):
+            return False
+        loop = self.enclosing(node, cst.For, cst.FunctionDef)
+        return isinstance(loop, cst.For) and bool(tree.named(loop.target, of.value))
 
     def _is_new(self, node: cst.Call, arg: cst.Arg) -> bool:
         """``class Lit(LightningModule): def __init__(self): self.weight = torch.Tensor(rows, device=self.device)``: a
