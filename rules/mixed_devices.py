@@ -96,7 +96,7 @@ class MixedDevices(Rule):
     It waits in the nursery: of 13 findings in repositories that nobody had tuned for, 3 were worth a change. Of 13 in
     468 more, readers held three of six other meetings for true and two for wrong, and none of seven parts of batches
     (six in one file, whose loop moves each part, and a number); these are mended, and in 732 repositories no part is
-    told. In 4,161 more repositories and packages it told of two, in one file: numbers of a batch that a model reads as
+    told. In 3,508 more repositories and packages it told of two, in one file: numbers of a batch that a model reads as
     sizes, both wrong.
 
     ## References

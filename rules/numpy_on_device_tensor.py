@@ -100,7 +100,7 @@ class NumpyOnDeviceTensor(Rule):
     tensorflow, and none of the seven is told now. In 180 more, all four were true.
 
     In 2,405 more repositories and packages strict readers held 42 of 58 for true and sixteen for wrong, of eleven
-    causes. Once these were mended, and it told less, they held nine of twenty in 1,294 more for true: arrays that are
+    causes. Once these were mended, and it told less, they held nine of twenty in 1,103 more for true: arrays that are
     written through (`rows_np = rows.numpy()`), helpers for the host and base classes give new causes each time. So it
     waits in the nursery again: half of what it tells is so.
 
