@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Edit, Fix
+from devlint.flow.names import annotation_names
 from devlint.flow.scope import Class
 from devlint.flow.value import INSTANCE, MODULE, NAME, OPTIMIZER, TENSOR, THING, Value
 from devlint.rule import Rule
@@ -21,6 +23,8 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
     receiver = rule.flow.value(func.value)
     # TensorDict's own takes it; so may that of any class of the project
     if not may_be_of_torch(rule, receiver, method) or rule.flow.scope.packages & _OWN:
+        return
+    if _is_own_tensor(rule, func.value):
         return
     known = _taken(receiver, method)
     if known is None or (not known[1] and _is_of_other_type(rule, func.value)):
@@ -83,6 +87,15 @@ def _is_taken_elsewhere(rule: Rule, method: str, word: str) -> bool:
     device=device)``."""
     project = rule.flow.project
     return project is not None and project.some_file_says(f"takes {word} {method}") is not False
+
+
+def _is_own_tensor(rule: Rule, node: cst.BaseExpression) -> bool:
+    """``def fit(x: Tensor): x.cpu(non_blocking=True)``, where `Tensor` is a class of the project."""
+    function = rule.flow.function(node)
+    names = {each.value for each in tree.walk(node) if isinstance(each, cst.Name)}
+    params = [each for each in function.params if each.name.value in names] if function is not None else []
+    said = (annotation_names(each.annotation.annotation) for each in params if each.annotation is not None)
+    return any("Tensor" in each for each in said) and rule.flow.has_own_tensor
 
 
 def _is_of_other_type(rule: Rule, node: cst.BaseExpression) -> bool:

@@ -689,7 +689,7 @@ class Frame:
         types = annotation_names(param.annotation.annotation) if param.annotation is not None else []
         tails = {t.rpartition(".")[2] for t in types} - {"None"}
         place = self._parameter_place(name)
-        if types and is_tensor_annotation(param.annotation) and not ("Tensor" in types and self.flow.has_own_tensor):
+        if types and is_tensor_annotation(param.annotation):
             zero = None if name in _MAYBE_SCALARS else False
             return Value(TENSOR, place, param, zero=zero) if len(tails) == 1 else Value(THING, place, param)
         if types and is_list_of_tensors(param.annotation):
