@@ -157,7 +157,7 @@ class TensorWithoutDevice(Rule):
 
     In 2,405 more repositories and packages strict readers held 51 of 62 for true, seven for arguable and four for
     wrong; the causes of all but two are mended. Then what helpers of `forward` are handed, right in two of three,
-    became tentative: in 2,596 more they held 63 of 66 for true, two for arguable and one, in a project for torch 1.11,
+    became tentative: in 2,596 more they held 64 of 67 for true, two for arguable and one, in a project for torch 1.11,
     for wrong.
 
     ## References

@@ -100,9 +100,8 @@ class UncalledFunction(Rule):
     nearly all of the others as well, and what the test decides on does no harm either way. In 48 more repositories,
     strict readers held all six findings for true. It was in `correctness` until they read two more, in 180
     repositories: where there is a GPU, `torch.cuda.is_available` and its call decide alike, so that nothing goes wrong
-    on a device; both were held for worth a change. In 2,596 more repositories and packages readers held eleven of
-    nineteen for true; five of six wrong ones stood in one file, of a framework of its own, and none of the six is told
-    now.
+    on a device; both were held for worth a change. In 2,596 more repositories and packages readers held thirteen of 21
+    for true; five of six wrong ones stood in one file, of a framework of its own, and none of the six is told now.
 
     ## References
     - [torch.cuda.is_available](https://pytorch.org/docs/stable/generated/torch.cuda.is_available.html)

@@ -117,7 +117,7 @@ class UnregisteredTensor(Rule):
     true, of policies that their project runs on the host.
 
     In 2,405 more repositories and packages strict readers held 23 of 28 for true, two for arguable and three for wrong;
-    all but one of the five are silent or tentative now. In 2,596 more they held 32 of 36 for true, two for arguable and
+    all but one of the five are silent or tentative now. In 2,596 more they held 33 of 37 for true, two for arguable and
     two for wrong; none of the four is told now.
 
     ## References
