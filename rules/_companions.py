@@ -23,7 +23,7 @@ from devlint.rule import Rule
 from devlint.rules._followed import filled, holds, is_for_host, is_from_host, is_put, kept_as
 from devlint.rules._meetings import calls_of, is_of_host, may_be_handed_there, runs_on_host
 from devlint.rules._sizes import Sizes, head_of
-from devlint.rules._switches import tests_above
+from devlint.rules._switches import tests_apart
 
 #: Such may have to stay on the host: `pack_padded_sequence` takes none that are elsewhere.
 _OF_LENGTHS = re.compile(r"length|(^|_)lens?(_|$)")
@@ -140,9 +140,8 @@ def goes_on(rule: Rule, function: Function, call: cst.Call, givers: Sequence[str
 
 def _is_placeholder(rule: Rule, function: Function, call: cst.Call, own: set[str]) -> bool:
     """``mean = torch.zeros(n)``, and then ``if self.norm: mean = self.mean(x)``: what is read elsewhere has no part."""
-    above = {id(test) for test, _, _ in tests_above(rule, call)}
     return any(
-        any(id(test) not in above for test, _, _ in tests_above(rule, node))
+        tests_apart(rule, node, call)
         for node in tree.walk(function.node.body)
         if isinstance(node, cst.Assign)
         and any(not own.isdisjoint(names_bound(target.target)) for target in node.targets)
@@ -167,9 +166,7 @@ def _is_replaced(rule: Rule, function: Function, call: cst.Call, use: cst.Name) 
     )
     if again is None:
         return False
-    above = {id(test) for test, _, _ in tests_above(rule, call)}
-    under_test = any(id(test) not in above for test, _, _ in tests_above(rule, use))
-    return under_test or not (holds(again, use, set()) or rule.source.comes_before(use, again))
+    return bool(tests_apart(rule, use, call)) or not (holds(again, use, set()) or rule.source.comes_before(use, again))
 
 
 def _is_filled_from(rule: Rule, function: Function, own: set[str], givers: Sequence[str]) -> bool:

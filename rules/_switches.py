@@ -33,6 +33,14 @@ def tests_above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.BaseExpression,
     return found
 
 
+def tests_apart(
+    rule: Rule, node: cst.CSTNode, other: cst.CSTNode
+) -> list[tuple[cst.BaseExpression, cst.CSTNode, bool]]:
+    """Of the tests that a node is evaluated under, those that another one does not stand under."""
+    shared = {test for test, _, _ in tests_above(rule, other)}
+    return [each for each in tests_above(rule, node) if each[0] not in shared]
+
+
 def lines_above(rule: Rule, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """The statements before a node in the block that it stands in, and in those around that, up to its function."""
     child, above = node, rule.parent(node)

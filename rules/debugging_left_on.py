@@ -28,7 +28,7 @@ _LIGHTNING = frozenset({"lightning", "pytorch_lightning"})
 _ASKING = re.compile(r"\bno_grad\b|\binference_mode\b")
 _TRAINING = re.compile(r"\b(?:backward|grad|optimi\w*|learn\w*|\w*fit|\w*step|\w*train\w*|run\w*)\((?!False)")
 #: Programs of which nobody needs the speed: ``train_dummy.py``.
-_TRIAL = re.compile(r"(?:^|_)(?:test|dummy|smoke|toy|sanity|debug)(?:_|\.)")
+_TRIAL = re.compile(r"(?:^|_)(?:test|dummy|smoke|toy)(?:_|\.)")
 #: What goes backward, or has it done.
 _BACKWARD = re.compile(r"backward|grad\b|step|fit|train|optimi|learn")
 #: Other devices than the host.
@@ -91,8 +91,8 @@ class DebuggingLeftOn(Rule):
     files that use Lightning, whose trainer has a switch of its own, in files that ask models without autograd and call
     nothing that trains, and where it runs on import of a file of the project that nothing imports; and the variable in
     any case: programs that set it launch few kernels, or set it once something is on the device, so that readers held
-    16 of 24 such findings for true, five for arguable and three for wrong. So are programs that are called after tests,
-    debugging or made-up data (`train_dummy.py`).
+    16 of 24 such findings for true, five for arguable and three for wrong. So are programs that are called after tests
+    or made-up data (`train_dummy.py`).
 
     Where autograd records nothing, detecting anomalies costs nothing; where it does, notes of where each operation was
     called made a forward pass of small operations three times as long. `CUDA_LAUNCH_BLOCKING` counts as long as nothing

@@ -11,7 +11,7 @@ from devlint.rule import Rule
 from devlint.rules._distributed import NOT_TRAINED_ON, argument, bound_name, takes_more
 from devlint.rules._moves import short
 from devlint.rules._only_distributed import samplers_for_several, uses
-from devlint.rules._switches import tests_above
+from devlint.rules._switches import tests_apart
 
 #: Libraries that tell samplers the epoch by themselves.
 _CALLED = re.compile(r"^[^#\n]*set_epoch", re.MULTILINE)
@@ -200,8 +200,7 @@ class MissingSetEpoch(Rule):
         if isinstance(self.enclosing(sampler, cst.IfExp, cst.BaseSmallStatement), cst.IfExp):
             return True
         name, function = bound_name(self.flow, sampler), self.flow.function(sampler)
-        shared = {test for test, _, _ in tests_above(self, loader)}
-        return any(test not in shared for test, _, _ in tests_above(self, sampler)) or any(
+        return bool(tests_apart(self, sampler, loader)) or any(
             bool(name) and assign.value is not sampler and self.flow.function(assign) is function
             for assign in self.source.nodes_of(cst.Assign)
             if any(dotted(target.target) == name for target in assign.targets)

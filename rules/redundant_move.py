@@ -22,7 +22,7 @@ from devlint.rules._moves import destination, short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._offloaded import moved_then_offloaded
 from devlint.rules._places import origin_note
-from devlint.rules._switches import tests_above
+from devlint.rules._switches import tests_apart
 
 #: What is asked of tensors.
 _SHAPES = frozenset({"shape", "size", "dtype", "ndim"})
@@ -431,23 +431,18 @@ class RedundantMove(Rule):
         first = move.value.origin
         if first not in self.flow.facts.moves:
             return False
-        above = {test for test, _, _ in tests_above(self, move.node)}
-        return any(
-            test not in above and _OF_GPU.search(self.code(test)) is not None
-            for test, _, holds in tests_above(self, first)
-            if holds
-        )
+        tests = tests_apart(self, first, move.node)
+        return any(holds and _OF_GPU.search(self.code(test)) is not None for test, _, holds in tests)
 
     def _is_the_one_meant(self, move: Move) -> bool:
         """``x = torch.rand(n).cuda()`` and then ``if use_gpu: x = x.cuda()``: the first one is out of place."""
         first = move.value.origin
         if move.target_node is not None or not isinstance(first, cst.CSTNode):
             return False
-        before = {test for test, _, _ in tests_above(self, first)}
         return any(
             isinstance(branch := self.parent(block), cst.If) and branch.orelse is not None and _OF_GPU.search(code)
-            for test, block, holds in tests_above(self, move.node)
-            if holds and test not in before and (code := self.code(test))
+            for test, block, holds in tests_apart(self, move.node, first)
+            if holds and (code := self.code(test))
         )
 
     def _twice(self, first: Move, move: Move) -> Told:

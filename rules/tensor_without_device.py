@@ -27,7 +27,7 @@ from devlint.rules._optimizer_state import of_optimizers
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
-from devlint.rules._switches import tests_above
+from devlint.rules._switches import tests_apart
 from devlint.rules._unread_local import beside_unread_device
 
 
@@ -323,8 +323,7 @@ class TensorWithoutDevice(Rule):
         """``if cuda.is_available(): rows = rows.cuda()``: `device="cuda"` would fail where there is none."""
         if there.place.kind != "fixed" or there.origin is None:
             return False
-        around = {test for test, _, _ in tests_above(self, factory)}
-        return any(test not in around for test, _, _ in tests_above(self, there.origin))
+        return bool(tests_apart(self, there.origin, factory))
 
     def _is_of_integer_products(self, factory: cst.Call) -> bool:
         """``ones = torch.ones(1, n, dtype=torch.int32); torch.matmul(rows, ones)``, for which CUDA has no kernel:
