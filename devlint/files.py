@@ -142,7 +142,7 @@ def _ignore_file(path: str, base: str) -> _Scope | None:
             lines = file.read().splitlines()
     except OSError:
         return None  # as git: an ignore file that cannot be read ignores nothing
-    return _Scope(base, IgnoreRules(lines))
+    return _Scope(base, IgnoreRules(lines, as_git=True))
 
 
 @lru_cache(maxsize=256)

@@ -23,9 +23,10 @@ class _Pattern:
 
 
 class IgnoreRules:
-    """The lines of one ignore file. Raises ``ValueError`` for a line that is no pattern."""
+    """The lines of one ignore file. Raises ``ValueError`` for a line that is no pattern; with ``as_git``, it matches
+    nothing, as git has it (``data\\``, ``[z-a]``)."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
+    def __init__(self, lines: Iterable[str], *, as_git: bool = False) -> None:
         self._patterns: list[_Pattern] = []
         # most patterns are plain names, plain paths and endings: one look each finds those that speak of an entry
         self._by_name: dict[str, list[int]] = {}
@@ -49,7 +50,11 @@ class IgnoreRules:
             elif all(map(_is_name, text.removeprefix("/").split("/"))):
                 self._by_path.setdefault(text.removeprefix("/"), []).append(number)
             else:
-                self._others.append((number, _matcher(text)))
+                try:
+                    self._others.append((number, _matcher(text)))
+                except ValueError:
+                    if not as_git:
+                        raise
         self._endings = tuple(self._by_ending)
 
     def verdict(self, path: str, *, is_folder: bool) -> bool | None:
@@ -103,7 +108,10 @@ def _glob(text: str) -> Callable[[str], bool]:
         return _plain(text.lstrip("/").split("/"))
     from pathspec import GitIgnoreSpec  # few files need it, and it takes a while to import
 
-    spec = GitIgnoreSpec.from_lines([text])
+    try:
+        spec = GitIgnoreSpec.from_lines([text])
+    except re.error as error:
+        raise ValueError(str(error)) from error
     (pattern,) = spec.patterns
     return lambda path: pattern.match_file(path) is not None
 

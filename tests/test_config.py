@@ -214,6 +214,8 @@ def test_the_cache_folder_is_relative_to_the_file_that_names_it(project: Path) -
             '[per-file-ignores]\n"a.py" = ["ALL"]\n"b.py" = "ALL"\n',
             'devlint.toml:3: `per-file-ignores`: `b.py` must be a list of rules, not "ALL"',
         ),
+        ("exclude = ['[z-a]']\n", "devlint.toml:1: `exclude`: `[z-a]` is not a pattern: bad character range"),
+        ("exclude = ['a\\']\n", "devlint.toml:1: `exclude`: `a\\` is not a pattern: Invalid git pattern"),
         ('exclude = [""]\n', "devlint.toml:1: `exclude`: a pattern is empty"),
         ("[tool.devlint]\njobs = 1\n", "devlint.toml:1: the keys stand at the top of a file of devlint's own"),
         ("jobs = \n", "devlint.toml:1:8: is not TOML: "),
