@@ -134,9 +134,11 @@ class Rule:
         places = [span, *(note.span for note in notes)]
         found = []
         for learned, source in flow.learned.items():
-            at = self.source.span(learned)
-            if any(_covers(place, at) for place in places):
-                found.append((source, "defined here"))
+            # what lies in a place that has been read has been read with it
+            if self.source.is_placed(learned):
+                at = self.source.span(learned)
+                if any(_covers(place, at) for place in places):
+                    found.append((source, "defined here"))
         function = flow.function(node)
         base = function.cls.learned_from if function is not None and function.cls is not None else None
         definition = flow.definition(base) if base is not None else None

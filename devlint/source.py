@@ -146,6 +146,10 @@ class Source:
                 return found
         return self._positions.offsets(node, outer)
 
+    def is_placed(self, node: cst.CSTNode) -> bool:
+        """Whether anybody has asked where the node stands, or where something stands that is near it or holds it."""
+        return "_positions" in vars(self) or node in self._parts.spans
+
     def span(self, node: cst.CSTNode) -> Span:
         """The node's rows and columns. A compound statement's span is the first line of its header."""
         start, end = self.offsets(node)

@@ -19,7 +19,7 @@ from devlint.flow.names import imported_from, last_word
 from devlint.flow.outside import PLAIN_BASES
 from devlint.flow.scope import decorators
 from devlint.mentions import named_at, says
-from devlint.source import Definition
+from devlint.source import Definition, Source
 from devlint.testcode import is_test_file
 
 if TYPE_CHECKING:
@@ -180,6 +180,15 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
     if _is_marked(top):
         return True
     name, source = top.name.value, flow.source
+    for node in source.nodes_of(cst.Name):  # quicker than to say where things stand
+        if node.value == name:
+            holder = _at_top(source, node)
+            if not isinstance(holder, Definition):
+                return True
+            if holder not in asked:
+                asked.add(holder)
+                if _is_named(flow, view, holder, asked):
+                    return True
     inside = {each: source.offsets(each) for each in source.module.body if isinstance(each, Definition)}
     described = [source.offsets(each) for each in source.nodes_of(cst.Expr) if isinstance(each.value, cst.SimpleString)]
     for offset in named_at(source.text, name):
@@ -195,6 +204,13 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
     if _tries_out(top):
         return False
     return view.some_file_runs(f"{view.module()} {name}") is not False
+
+
+def _at_top(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    """The statement of the top level that holds a node."""
+    while not isinstance(above := source.parents[node], cst.Module):
+        node = above
+    return node
 
 
 def _tries_out(definition: Definition) -> bool:
