@@ -10,8 +10,9 @@ from devlint import tree
 from devlint.finding import Note
 from devlint.flow import Flow, Value
 from devlint.flow.hypothesis import names_device
-from devlint.flow.names import dotted, last_word, target_names
+from devlint.flow.names import dotted, last_word, names_bound, target_names
 from devlint.flow.place import Place
+from devlint.flow.scope import Function
 from devlint.flow.value import DEVICE
 from devlint.rule import Rule
 from devlint.rules._moves import destination
@@ -149,7 +150,8 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
     if function is not None:
         for param in function.params:
             given, known_as = flow.value(param), param.name.value
-            if given.is_tensor and given.place.is_there and param.default is None and _is_no_number(flow, at, known_as):
+            is_tensor = given.is_tensor and given.place.is_there and param.default is None
+            if is_tensor and _is_no_number(flow, at, known_as) and not _is_rebound(flow, function, known_as):
                 return known_as
     _, end = flow.source.offsets(at)  # its own arguments count: torch.zeros(x.size(0))
     found = None
@@ -161,9 +163,23 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
             continue  # first = checkpoint["epoch"] + 1   is a number as well as not
         if flow.source.offsets(name)[0] >= end:
             break
+        if function is not None and _is_rebound(flow, function, name.value):
+            continue
         if (value.is_tensor or _used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
             found = name.value if _is_no_number(flow, at, name.value) else found
     return found
+
+
+def _is_rebound(flow: Flow, function: Function, name: str) -> bool:
+    """``if not issparse(votes): votes = coo_matrix(votes)``: what a parameter is after that need have no device."""
+    if name not in function.assigned or name not in function.param_names:
+        return False
+    return any(
+        name in names_bound(*(target.target for target in assign.targets))
+        and flow.function(assign) is function
+        and not flow.value(assign.value).is_tensor
+        for assign in flow.source.nodes_of(cst.Assign)
+    )
 
 
 def _used_as_tensor(flow: Flow, name: cst.Name) -> bool:

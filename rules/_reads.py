@@ -12,6 +12,7 @@ from devlint.flow import Flow
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Wait
 from devlint.flow.hypothesis import names_device
+from devlint.flow.invariance import path_stays
 from devlint.flow.loops import Loop, holder, loop_of, runs_sometimes
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
@@ -282,8 +283,7 @@ def same_each_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
         if node.value in ("True", "False", "None"):
             return True
         # what is trained changes in each step
-        is_trained = value.grad or _is_given_to_optimizer(flow, node.value)
-        return value.kind in (TENSOR, THING) and not is_trained and not loop.changes(node.value)
+        return value.kind in (TENSOR, THING) and not value.grad and path_stays(flow, loop, node)
     if isinstance(node, cst.UnaryOperation):
         return same_each_time(flow, loop, node.expression)
     if isinstance(node, cst.BinaryOperation):
@@ -303,12 +303,6 @@ def same_each_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
 
 
 _DRAWING = frozenset({"bernoulli", "multinomial"})
-
-
-def _is_given_to_optimizer(flow: Flow, name: str) -> bool:
-    """``rate = rate.to(device).requires_grad_(); optimizer = SGD([rate], lr=1e-6)``"""
-    calls = (call for call in flow.source.nodes_of(cst.Call) if "optim" in flow.name_of(call))
-    return any(tree.named(arg, name) for call in calls for arg in call.args)
 
 
 # kept ---------------------------------------------------------------------------------------------

@@ -320,9 +320,38 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
         return False
     if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False
-    if _moves_others(rule, function, meeting.there.origin):
+    if _moves_others(rule, function, meeting.there.origin) or _is_moved_next(rule, meeting.node):
         return False
-    return function.cls is not None and (function.name == "forward" or function.is_step)
+    if function.cls is None:
+        return False
+    return function.is_step or (function.name == "forward" and not _is_on_the_side(rule, function, meeting.there))
+
+
+def _is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
+    """``torch.cat([torch.zeros(1), rows]).to(x.device)``: who moves what comes of it thinks of both on the host."""
+    above = rule.parent(node)
+    while isinstance(above, cst.Attribute) and isinstance(call := rule.parent(above), cst.Call):
+        if rule.flow.move(call) is not None:
+            return True
+        above = rule.parent(call)
+    return False
+
+
+def _is_on_the_side(rule: Rule, function: Function, there: Value) -> bool:
+    """``def forward(self, x, target=None): ... target["boxes"] * torch.tensor(size)``: entries of what no part of the
+    module is called with may be as the loader gave them."""
+    name = there.place.name
+    has_entries = any(
+        isinstance(node, cst.Subscript)
+        and dotted(node.value) == name
+        and isinstance(index := node.slice[0].slice, cst.Index)
+        and isinstance(index.value, cst.SimpleString)
+        for node in tree.walk(function.node.body)
+    )
+    return has_entries and not any(
+        feeding.module.place.name == "self" and feeding.value.place == there.place
+        for feeding in rule.flow.facts.feedings.values()
+    )
 
 
 def _moves_others(rule: Rule, function: Function, param: cst.CSTNode | None) -> bool:

@@ -392,7 +392,7 @@ class InvalidDeviceArgument(Rule):
     # what is given for a device -----------------------------------------------------------------
 
     def _device(self, node: cst.Call, arg: cst.Arg, *, named: bool) -> None:
-        """Report what is given for a device and is none. ``named``: strings are names of devices here."""
+        """Report what is given for a device and is none. ``named``: it is torch's, and strings are names of devices."""
         given = arg.value
         value = self.flow.value(given)
         unknown = self._unknown_name(given) if named else None
@@ -402,7 +402,7 @@ class InvalidDeviceArgument(Rule):
         elif value.kind == NAME and value.ref in GIVE_DEVICE:
             message = f"`{short(self.code(given))}` is a function: it is not called here"
             fix = self.fix("call it", self.insert_after(given, "()"), safe=True)
-        elif isinstance(given, cst.List | cst.ListComp):
+        elif named and isinstance(given, cst.List | cst.ListComp):  # trainer.cuda([0, 1])  of who knows what
             message, fix = f"`{short(self.code(given))}` is a list, and no device", None
         elif unknown is not None:
             message, fix = f"`{short(self.code(unknown))}` is no device that torch knows", None

@@ -109,9 +109,11 @@ class TensorWithoutDevice(Rule):
     catches the error, no caller in the file sets a default device, the module brings neither itself nor some of its
     parts elsewhere (`self.to("cpu")`, a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), no `cuda` of its
     own brings a part back, no initializer makes the tensor before anybody moves the module, nothing on the way is read
-    as an array (`states.numpy()`), `forward` moves no other of its inputs, and nobody asks the method that puts the
-    other side somewhere to put it on the host (`self.place("cpu")`). It is nothing of integers in a function that
-    multiplies matrices: CUDA has no kernels for these.
+    as an array (`states.numpy()`), `forward` moves no other of its inputs, nor what comes of the two
+    (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed is no entry of something that none of the
+    module's parts is called with (`target["boxes"]`); nobody asks the method that puts the other side somewhere to put
+    it on the host (`self.place("cpu")`). It is nothing of integers in a function that multiplies matrices: CUDA has no
+    kernels for these.
 
     The rest is tentative. So is what meets something that a test decides to move (`if cuda.is_available(): x =
     x.cuda()`), and, in a script that says `device="cpu"`, what is indexed by something elsewhere. So are sums that

@@ -141,8 +141,8 @@ class UnregisteredTensor(Rule):
             if of_test and meeting.there.place.kind != "fixed":
                 continue  # a test's modules are made, and stay, on the host
             cls, name = attr
-            if cls.find_method("_apply") is not None or cls.find_method("to") is not None:
-                continue  # def to(self, *a): ...; self.x = self.x.to(*a)
+            if _is_moved_by_hand(cls, name):
+                continue
             reported.add(attr)
             stores = self.flow.stores(cls, name)
             if any(self._may_be_registered(statement, value) for statement, value in stores):
@@ -205,8 +205,8 @@ class UnregisteredTensor(Rule):
                 continue
             cls, name = attr
             stores = self.flow.stores(cls, name)
-            if cls.find_method("_apply") is not None or cls.find_method("to") is not None:
-                continue  # def to(self, *a): ...; self.x = self.x.to(*a)
+            if _is_moved_by_hand(cls, name):
+                continue
             registered = not kept.in_buffer and any(self._may_be_registered(*store) for store in stores)
             if registered or is_of_export(self, meeting.node):
                 continue
@@ -550,6 +550,13 @@ class UnregisteredTensor(Rule):
         """``if basis is None: self.basis = None``, ``else: self.basis = torch.from_numpy(basis)``"""
         around = {branch for _, branch, _ in tests_above(self, statement)}
         return any(branch not in around for _, branch, _ in tests_above(self, none))
+
+
+def _is_moved_by_hand(cls: Class, name: str) -> bool:
+    """``def to(self, *a): self.x = self.x.to(*a)``; where `cuda` alone does that, `move-override-skipped` speaks of
+    it."""
+    mover = cls.find_method("cuda")
+    return any(map(cls.find_method, ("_apply", "to"))) or (mover is not None and name in mover.stores)
 
 
 def _may_be_index(meeting: Meeting) -> bool:

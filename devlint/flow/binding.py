@@ -161,7 +161,13 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
             rewritten = base.but(place=value.place, origin=value.origin, pinned=value.pinned)
             if container not in frame.iterated:  # while it is gone through, the next element is as it was
                 env[container] = rewritten
-            frame.rewritten[container] = rewritten
+            known = frame.rewritten.get(container, base)
+            if value.place != base.place and known.place not in (base.place, value.place):
+                rewritten = join(known, rewritten)
+            # try: batch[k] = batch[k].to(device)
+            # except AttributeError: batch[k] = batch[k]   of what is no tensor
+            if value.place != base.place or known is base:
+                frame.rewritten[container] = rewritten
     elif key is not None and base.kind != TENSOR:
         env[key] = value
         frame.flow.has_paths = True

@@ -37,7 +37,7 @@ def same_every_time(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Integer | cst.Float | cst.SimpleString):
         return True
     if type(node) is cst.Name or type(node) is cst.Attribute:
-        return _is_host_value(flow.value(node)) and _path_stays(flow, loop, node)
+        return _is_host_value(flow.value(node)) and path_stays(flow, loop, node)
     if type(node) is cst.UnaryOperation:
         return same_every_time(flow, loop, node.expression)
     if type(node) is cst.BinaryOperation:
@@ -98,7 +98,8 @@ def _is_type(flow: Flow, node: cst.BaseExpression) -> bool:
     return flow.value(node).kind == DTYPE
 
 
-def _path_stays(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
+def path_stays(flow: Flow, loop: Loop, node: cst.BaseExpression) -> bool:
+    """Whether a name, or an attribute of ``self``, holds the same in every iteration, as far as the file shows."""
     path = dotted(node)
     if not path or loop.changes(path):
         return False
