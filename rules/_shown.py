@@ -17,7 +17,7 @@ from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
-from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
@@ -338,19 +338,28 @@ def _is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
 
 
 def _is_on_the_side(rule: Rule, function: Function, there: Value) -> bool:
-    """``def forward(self, x, target=None): ... target["boxes"] * torch.tensor(size)``: entries of what no part of the
-    module is called with may be as the loader gave them."""
-    name = there.place.name
-    has_entries = any(
-        isinstance(node, cst.Subscript)
-        and dotted(node.value) == name
-        and isinstance(index := node.slice[0].slice, cst.Index)
-        and isinstance(index.value, cst.SimpleString)
-        for node in tree.walk(function.node.body)
-    )
-    return has_entries and not any(
+    """``def forward(self, x, target=None): ... target["boxes"] * torch.tensor(size)``, of a module with weights: what
+    comes after its input, and none of its parts is called with, nor counted with, may be as the loader gave it."""
+    cls, name = function.cls, there.place.name
+    if cls is None or not _has_weights(cls) or name == next(iter(function.positional[1:]), function.node).name.value:
+        return False
+    is_fed = any(
         feeding.module.place.name == "self" and feeding.value.place == there.place
         for feeding in rule.flow.facts.feedings.values()
+    )
+    return not is_fed and not any(
+        isinstance(node, cst.Call | cst.BinaryOperation)
+        and rule.flow.value(node).place.name == "self"
+        and tree.named(node, name)
+        for node in tree.walk(function.node.body)
+    )
+
+
+def _has_weights(cls: Class) -> bool:
+    return any(
+        value.kind == MODULE or value.ref in ("parameter", "buffer")
+        for each in cls.lineage
+        for value in each.attrs.values()
     )
 
 

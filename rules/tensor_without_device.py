@@ -110,10 +110,10 @@ class TensorWithoutDevice(Rule):
     parts elsewhere (`self.to("cpu")`, a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), no `cuda` of its
     own brings a part back, no initializer makes the tensor before anybody moves the module, nothing on the way is read
     as an array (`states.numpy()`), `forward` moves no other of its inputs, nor what comes of the two
-    (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed is no entry of something that none of the
-    module's parts is called with (`target["boxes"]`); nobody asks the method that puts the other side somewhere to put
-    it on the host (`self.place("cpu")`). It is nothing of integers in a function that multiplies matrices: CUDA has no
-    kernels for these.
+    (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed after its input is called with, or meets,
+    one of the parts that have weights, where there are any (`target["boxes"]` may be as the loader gave it); nobody
+    asks the method that puts the other side somewhere to put it on the host (`self.place("cpu")`). It is nothing of
+    integers in a function that multiplies matrices: CUDA has no kernels for these.
 
     The rest is tentative. So is what meets something that a test decides to move (`if cuda.is_available(): x =
     x.cuda()`), and, in a script that says `device="cpu"`, what is indexed by something elsewhere. So are sums that
