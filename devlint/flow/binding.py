@@ -140,8 +140,16 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
             expressions.constant_key(target.slice[0].slice.value) if type(target.slice[0].slice) is cst.Index else None
         )
         items = dict(base.items)
-        name = constant if constant is not None else "*"
-        items[name] = value if constant is not None or "*" not in items else join(items["*"], value)
+        if constant is not None:
+            items[constant] = value
+        elif container in frame.iterated:
+            # for k in batch: batch[k] = batch[k].to(device)
+            frame.rewritten[container] = base.but(items={name: _rewritten(item, value) for name, item in items.items()})
+            return
+        else:
+            # for k in ("a", "b"): batch[k] = batch[k].to(device)   may be any of them
+            items = {name: join(item, value) for name, item in items.items()}
+            items.setdefault("*", value)
         filled = base.but(items=items)
         frame.change(base, container, filled)
         env[container] = filled
@@ -173,6 +181,13 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
         frame.flow.has_paths = True
     if base.kind == UNKNOWN_KIND and container is not None:
         _store_item(frame, target, container, value, None)
+
+
+def _rewritten(item: Value, value: Value) -> Value:
+    """An entry of a container of which each entry is set anew; what is no tensor is left out, as a rule."""
+    if not item.holds_tensors:
+        return item
+    return item.but(place=value.place, origin=value.origin) if value.holds_tensors else value
 
 
 def _store_item(frame: Frame, target: cst.Subscript, container: str, value: Value, whole: Value | None) -> None:

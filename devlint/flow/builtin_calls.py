@@ -20,6 +20,7 @@ from devlint.flow.value import (
     NAME,
     NOTHING,
     PARAMS,
+    SELF,
     TENSOR,
     THING,
     TUPLE,
@@ -48,6 +49,10 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         if first is not None and value.kind == TENSOR:
             frame.wait(node, name, first[0], value, explicit=True)
         return HOST_DATA
+    if name == "setattr" and len(node.args) == 3 and value.kind == SELF:
+        if type(node.args[1].value) is not cst.SimpleString:
+            frame.shake_attributes()
+        return NOTHING
     if name == "range":
         for operand, bound in args.positional:
             if bound.kind == TENSOR:

@@ -560,6 +560,10 @@ def _dict(frame: Frame, node: cst.Dict) -> Value:
             else:
                 items[key] = value
         elif value.kind == DICT:
+            # {**batch, **{k: v.to(device) for k, v in batch.items()}}   may set any of those before it
+            any_key = value.items.get("*")
+            if any_key is not None:
+                items = {key: join(known, any_key) for key, known in items.items()}
             items.update(value.items)
         else:
             items["*"] = UNKNOWN

@@ -199,6 +199,13 @@ class Frame:
         if key is not None and (key in env or ("." not in key and "[" not in key)):
             env[key] = new
 
+    def shake_attributes(self) -> None:
+        """``setattr(self, name, value.to(device))``: any attribute may be anywhere."""
+        env = self.env or {}
+        for name, value in env.items():
+            if name.startswith("self."):
+                env[name] = without_place(value)
+
     def shake(self) -> None:
         """Code that is not seen here may have bound any variable anew: ``exec(open(path).read())``."""
         env = self.env

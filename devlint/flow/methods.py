@@ -220,6 +220,8 @@ def _note_changed(frame: Frame, cls: Class, method: Function) -> None:
         return
     known = {key[5:] for key in env if key.startswith("self.")}
     for each in cls.reached(method) if known else ():
+        if each.sets_by_variable:  # for name in names: setattr(self, name, getattr(self, name).cpu())
+            frame.shake_attributes()
         for attr in known & (each.stores | each.moves):
             key = f"self.{attr}"
             value = env[key]

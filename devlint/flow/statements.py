@@ -258,8 +258,9 @@ def _for(frame: Frame, node: cst.For) -> None:
     frame.iterated.append(whole)
     _loop(frame, node, lambda: bind(frame, node.target, each), None)
     frame.iterated.pop()
-    if whole is not None and frame.env is not None and whole in frame.env and whole in frame.rewritten:
+    if whole is not None and frame.env is not None and whole in frame.rewritten:
         # `for k in batch: batch[k] = batch[k].to(device)` rewrites the whole of it
+        frame.flow.has_paths |= whole not in frame.env  # for k in batch["in"]:
         frame.env[whole] = frame.rewritten.pop(whole)
 
 
@@ -388,14 +389,23 @@ def _same(a: Env | None, b: Env | None) -> bool:
         return True
     for key, value in b.items():
         mine = a.get(key)
-        if mine is value:
-            continue
-        if mine is None or mine.kind != value.kind or mine.place != value.place or mine.zero != value.zero:
+        if mine is None or not _is_same(mine, value):
             return False
-        if mine.kind in (LIST, TUPLE, DICT) and repr(mine) != repr(value):
-            return False
-        if mine.pinned != value.pinned or mine.obj is not value.obj:
-            return False
+    return True
+
+
+def _is_same(a: Value, b: Value) -> bool:
+    if a is b:
+        return True
+    if a.kind != b.kind or a.place != b.place or a.zero != b.zero or a.pinned != b.pinned or a.obj is not b.obj:
+        return False
+    one, other = a.items, b.items
+    if a.kind == LIST:
+        return one is other or (one is not None and other is not None and _is_same(one, other))
+    if a.kind == TUPLE:
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if a.kind == DICT:
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return True
 
 
