@@ -13,7 +13,7 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.modules import takes_as_is
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.rule import Rule
 from devlint.rules._errors import is_caught
@@ -34,6 +34,7 @@ def is_plain(rule: Rule, meeting: Meeting) -> bool:
         and _refuses(rule, meeting)
         and not _may_go_either_way(rule, meeting)
         and _can_be_made(rule, made)
+        and not _is_parameter(rule, made)
         and _comes_straight(rule, made, meeting)
         and not _is_for_nothing(rule, meeting)
         and not is_caught(rule, meeting.node)
@@ -67,6 +68,13 @@ def _can_be_made(rule: Rule, made: cst.Call) -> bool:
     return not any(
         isinstance(arg.value, cst.BinaryOperation) and isinstance(arg.value.operator, cst.Divide) for arg in made.args
     )
+
+
+def _is_parameter(rule: Rule, made: cst.Call) -> bool:
+    """``scale = nn.Parameter(torch.zeros(2)); model.register_parameter("scale", scale); model.to(device)``: what it is
+    handed on to moves the parameter in place."""
+    call = rule.parent(arg) if isinstance(arg := rule.parent(made), cst.Arg) else None
+    return isinstance(call, cst.Call) and called_name(call) == "Parameter"
 
 
 # how it gets there --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
-from devlint.flow.scope import CONSTRUCTOR, Class, Function
+from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
@@ -34,6 +34,7 @@ from devlint.rules._kept_on_host import (
     reads_inputs_on_host,
 )
 from devlint.rules._meetings import calls_of, calls_that_run, is_off
+from devlint.rules._on_the_side import is_on_the_side
 from devlint.testcode import near
 
 #: Files whose modules may run where data is read, before anything is moved.
@@ -324,7 +325,9 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
         return False
     if function.cls is None:
         return False
-    return function.is_step or (function.name == "forward" and not _is_on_the_side(rule, function, meeting.there))
+    if function.is_step:
+        return function.cls.is_module  # a trainer of one's own has to move what it is handed
+    return function.name == "forward" and not is_on_the_side(rule, function, function.cls, meeting)
 
 
 def _is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
@@ -335,32 +338,6 @@ def _is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
             return True
         above = rule.parent(call)
     return False
-
-
-def _is_on_the_side(rule: Rule, function: Function, there: Value) -> bool:
-    """``def forward(self, x, target=None): ... target["boxes"] * torch.tensor(size)``, of a module with weights: what
-    comes after its input, and none of its parts is called with, nor counted with, may be as the loader gave it."""
-    cls, name = function.cls, there.place.name
-    if cls is None or not _has_weights(cls) or name == next(iter(function.positional[1:]), function.node).name.value:
-        return False
-    is_fed = any(
-        feeding.module.place.name == "self" and feeding.value.place == there.place
-        for feeding in rule.flow.facts.feedings.values()
-    )
-    return not is_fed and not any(
-        isinstance(node, cst.Call | cst.BinaryOperation)
-        and rule.flow.value(node).place.name == "self"
-        and tree.named(node, name)
-        for node in tree.walk(function.node.body)
-    )
-
-
-def _has_weights(cls: Class) -> bool:
-    return any(
-        value.kind == MODULE or value.ref in ("parameter", "buffer")
-        for each in cls.lineage
-        for value in each.attrs.values()
-    )
 
 
 def _moves_others(rule: Rule, function: Function, param: cst.CSTNode | None) -> bool:
