@@ -389,6 +389,7 @@ def test_a_wait_is_counted_once_where_it_happens(operation: str) -> None:
         lambda x: torch.where(x > 0, x, x),
         lambda x: (x.shape, x.device, x.dtype, len(x), x.numel(), x.is_cuda, x.data_ptr()),
         lambda x: x.detach().clone().view(3, 1).to(torch.float16),
+        lambda x: (x.untyped_storage().clone(), copy.deepcopy([x, x.untyped_storage()])),
         lambda x: (torch.multinomial(x, 1), torch.multinomial(x, 2, replacement=True)),
         lambda x: F.dropout(x, 0.5),
         lambda x: torch.cuda.Event().record(),

@@ -118,6 +118,43 @@ def test_a_copy_is_where_its_original_is(duplicate: Callable[[Any], Any], machin
     assert copy.deepcopy(leaf).grad.device == ONE
 
 
+def _with_gradient() -> torch.Tensor:
+    leaf = torch.ones(2, requires_grad=True)
+    leaf.grad = torch.ones(2)
+    return leaf
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(3.0),
+        _with_gradient,
+        lambda: torch.ones(2, dtype=torch.cfloat).conj(),
+    ],
+    ids=["plain", "with gradient", "conjugate"],
+)
+def test_host_tensors_deep_copied_after_device_tensors_stay_on_the_host(
+    make: Callable[[], torch.Tensor], machine: Simulator
+) -> None:
+    original = make()
+    on_device, copied, other = copy.deepcopy([torch.ones(2, device=ONE), original, torch.ones(2, device="cuda:0")])
+    assert [on_device.device, copied.device, other.device] == [ONE, CPU, torch.device("cuda", 0)]
+    assert original.device == CPU
+    assert copied.grad is None or copied.grad.device == CPU
+
+
+def test_deep_copies_of_host_tensors_that_device_tensors_and_modules_carry_stay_on_the_host(machine: Simulator) -> None:
+    carrier: Any = torch.ones(2, device=ONE)
+    carrier.scale = torch.ones(2)
+    twin = copy.deepcopy(carrier)
+    assert [twin.device, twin.scale.device, carrier.scale.device] == [ONE, CPU, CPU]
+    net: Any = nn.BatchNorm1d(2).to(ONE)
+    net.history = [torch.ones(2)]
+    twin = copy.deepcopy(net)
+    assert [twin.weight.device, twin.history[0].device, net.history[0].device] == [ONE, CPU, CPU]
+    assert {tensor.device for tensor in twin.state_dict().values()} == {ONE}
+
+
 def test_state_dicts_are_copied_into_modules_or_assigned(machine: Simulator) -> None:
     source, target = nn.Linear(2, 2), nn.Linear(2, 2).to(ONE)
     target.load_state_dict(source.state_dict())

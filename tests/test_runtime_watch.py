@@ -14,7 +14,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -1096,6 +1096,62 @@ def test_hooks_name_the_inner_module_that_an_input_reaches() -> None:
     assert [event.message for event in events] == [
         "input `input` of `1` (Linear), float32 (3, 2), is on cpu: the parameters are on cuda:0"
     ]
+
+
+def _moving_hook(layer: nn.Module) -> None:
+    layer.register_forward_pre_hook(lambda module, args: tuple(x.to("cuda") for x in args))
+
+
+def _moving_hook_with_keywords(layer: nn.Module) -> None:
+    def move(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tuple(x.to("cuda") for x in args), kwargs
+
+    layer.register_forward_pre_hook(move, with_kwargs=True)
+
+
+def _moving_forward(layer: nn.Module) -> None:
+    plain = layer.forward
+
+    def forward(x: torch.Tensor) -> Any:
+        return plain(x.to("cuda"))
+
+    layer.forward = forward  # type: ignore[method-assign]
+
+
+MOVING = [_moving_hook, _moving_hook_with_keywords, _moving_forward]
+
+
+@pytest.mark.parametrize("make_it_move", MOVING)
+def test_inputs_that_a_layers_own_hook_or_forward_moves_are_legal(make_it_move: Callable[[nn.Module], None]) -> None:
+    alone, inside, bare = (nn.Linear(2, 2).to("cuda") for _ in range(3))
+    make_it_move(alone)
+    make_it_move(inside)
+    model = nn.Sequential(nn.Flatten(), inside)
+    with guard(on="raise"):
+        assert alone(torch.ones(3, 2)).device == model(torch.ones(3, 2)).device == torch.device("cuda", 0)
+        with pytest.raises(DevicePlacementError, match="input-not-moved"):
+            bare(torch.ones(3, 2))
+    with watch(model, on="raise"):
+        model(torch.ones(3, 2))
+
+
+def test_inputs_that_a_hook_of_all_modules_moves_are_legal() -> None:
+    layer = nn.Linear(2, 2).to("cuda")
+    with guard(on="raise"):
+        handle = torch_module.register_module_forward_pre_hook(lambda module, args: tuple(x.to("cuda") for x in args))
+        try:
+            layer(torch.ones(3, 2))
+        finally:
+            handle.remove()
+
+
+def test_inputs_that_a_hook_only_looks_at_are_named_by_the_operation() -> None:
+    shapes: list[torch.Size] = []
+    layer = nn.Linear(2, 2).to("cuda")
+    layer.register_forward_pre_hook(lambda module, args: shapes.append(args[0].shape))
+    with guard(on="raise"), pytest.raises(DevicePlacementError, match=r"functional.linear(.|\n)*input-not-moved"):
+        layer(torch.ones(3, 2))
+    assert shapes == [(3, 2)]
 
 
 def test_hooks_say_each_thing_once_and_look_again_after_a_move() -> None:

@@ -17,6 +17,7 @@ from types import FunctionType, MethodType
 from typing import Any, Final
 
 import torch
+from torch.nn.modules.module import _global_forward_pre_hooks
 
 from devlint.runtime.site import Site
 
@@ -97,9 +98,12 @@ def function_moves(function: Any, cls: type = object) -> bool:
 
 
 def _has_foreign_hooks(module: torch.nn.Module) -> bool:
-    """Somebody's forward pre-hook may move the inputs; those of torch (weight norm, pruning) and of devlint do not."""
+    """Somebody's forward pre-hook, of `module` or of all modules, may move the inputs.
+
+    Those of torch (weight norm, pruning) and of devlint do not.
+    """
     own = ("torch.", "devlint.")
-    for hook in module._forward_pre_hooks.values():
+    for hook in (*_global_forward_pre_hooks.values(), *module._forward_pre_hooks.values()):
         where = getattr(hook, "__module__", None) or type(hook).__module__
         if not where.startswith(own):
             return True

@@ -150,7 +150,9 @@ class Observer:
             home = place_of_first(module.parameters(recurse=False))
             if home is None or home == HOST:  # what was not moved is named by the operation, with who holds it
                 return []
-            return list(modules.inputs_away(module, args, {}, home, path, moves=False))
+            # Torch runs this global hook first: what `register_forward_pre_hook(lambda module, args: args[0].cuda())`
+            # or a `forward` of the instance moves is silent here, and what these leave is named by the operation.
+            return list(modules.inputs_away(module, args, {}, home, path))
 
     def _find(self, thing: Any) -> Seen:
         seen = self._seen.get(id(thing))

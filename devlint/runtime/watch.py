@@ -121,8 +121,8 @@ class Watch:
     def _look_inside(self, model: nn.Module) -> None:
         """For this call: its code may move the inputs that are elsewhere, or not; torch's modules inside will see."""
         for path, inner in model.named_modules():
-            if not is_torchs_own(inner) or isinstance(inner, torch.jit.ScriptModule):
-                continue
+            if not is_torchs_own(inner) or isinstance(inner, torch.jit.ScriptModule) or "forward" in vars(inner):
+                continue  # `inner.forward = lambda x: plain(x.cuda())` runs after the hook, and may move its input
             home = place_of_first(inner.parameters(recurse=False))
             if home is not None:
                 self._inner.append(inner.register_forward_pre_hook(_InnerHook(self, path, home)))

@@ -28,10 +28,14 @@ def replacements(simulator: Simulator) -> list[tuple[Any, str, Any]]:
     def copied(storage: Any, place: torch.device) -> Any:
         if not simulator.machine.is_device(place) and place != HOST:
             return Storage(storage.nbytes(), device=place).copy_(storage)
-        copy = Storage(storage.nbytes()).copy_(storage)
+        copy = Storage(storage.nbytes())
         if place != HOST:
             simulator.put_storage(copy, place)
-        return copy
+        # Torch's C++ copies through empty tensors that it sets on both storages. What is made inside a call of the API
+        # may be anywhere, and so would both host storages of `copy.deepcopy([on_device, on_host])`: in the end they
+        # would be where the call's other tensors are, those in the memo.
+        with simulator.making(HOST):
+            return copy.copy_(storage)
 
     def to(storage: Any, *, device: Any, non_blocking: bool = False) -> Any:
         place = simulator.machine.device(device) or HOST
