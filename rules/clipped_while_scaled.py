@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import inf
 
 import libcst as cst
 
@@ -10,6 +11,8 @@ from devlint.finding import Fix
 from devlint.flow.names import called_name, dotted, last_word
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
+from devlint.rules._constants import values_of
 from devlint.rules._copied import is_copied
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._switches import flags_of, is_limit_off, sets, tests_above
@@ -87,11 +90,13 @@ class ClippedWhileScaled(Rule):
     ## Limits
     Backward, clipping and step are looked for in one function, or backward in another method of the class. Tentative,
     and kept back unless that is selected: clipping under a test of a limit that is off unless somebody gives one
-    (`if args.clip > 0`, of an option that is 0 by default), and in code that is copied from others.
+    (`if args.clip > 0`, of an option that is 0 by default), in code that is copied from others, and where `enabled=` of
+    the scaler asks for what the file gives several values, of which one turns it off.
 
     Silent where the function, or one of the file that it calls, names the gradients themselves, or what unscales or
     asks for the scale; where other losses go backward in between without the scaler; where the scaler is made with
-    `enabled=False` or is no `GradScaler`; and where a test about mixed precision decides on the clipping alone.
+    `enabled=False`, or with what the file's constants make that, or is no `GradScaler`; where the limit is infinite, so
+    that the norm is only measured; and where a test about mixed precision decides on the clipping alone.
 
     Of 17 findings of a first form of it in public code, 7 were worth a change; the other 10 were right of clipping that
     is off by default, which is tentative now.
@@ -110,7 +115,7 @@ class ClippedWhileScaled(Rule):
             return
         found: dict[cst.Call, list[Clipping]] = {}
         for call in self.source.nodes_of(cst.Call):
-            if self.flow.name_of(call) in _CLIPS:
+            if self.flow.name_of(call) in _CLIPS and not self._only_measures(call):
                 clipping = self._clipping(call)
                 if clipping is not None:
                     found.setdefault(clipping.step, []).append(clipping)
@@ -158,8 +163,15 @@ class ClippedWhileScaled(Rule):
             ],
             fix=self._fix(row),
             key=clipping.step,
-            tentative=self._is_off_by_default(clipping) or is_copied(self, clipping.call),
+            tentative=self._is_off_by_default(clipping)
+            or any(not all(values) for values in self._enabled(clipping.scaler))
+            or is_copied(self, clipping.call),
         )
+
+    def _only_measures(self, clip: cst.Call) -> bool:
+        # norm = clip_grad_norm_(net.parameters(), float("inf"))
+        limit = argument(clip, 1, "max_norm", "clip_value")
+        return limit is not None and values_of(self, limit.value) == {inf}
 
     def _makes_up(self, root: cst.CSTNode, function: Function | None, clip: cst.Call) -> bool:
         """Whether a function, or one of the file that it calls by its name, may unscale gradients before it clips."""
@@ -192,20 +204,24 @@ class ClippedWhileScaled(Rule):
 
     def _is_scaler(self, path: str) -> bool:
         """Whether a path may be a `GradScaler` that is on: what the file binds to it says so, or its name."""
-        made = [node.value for node in self.source.nodes_of(cst.Assign) if sets(node, path)]
-        calls = [value for value in made if isinstance(value, cst.Call)]
-        if any(self._is_off(call) for call in calls):
+        if any(not any(values) for values in self._enabled(path)):
             return False
+        calls = self._made(path)
         if any(last_word(dotted(call.func)).endswith("GradScaler") for call in calls):
             return True
         # scaler = Standardize(); scaler = StandardScaler()
         return not calls and "scaler" in last_word(path)
 
-    def _is_off(self, call: cst.Call) -> bool:
-        return any(
-            arg.keyword is not None and arg.keyword.value == "enabled" and self.code(arg.value) == "False"
-            for arg in call.args
-        )
+    def _made(self, path: str) -> list[cst.Call]:
+        """The calls that the file binds to a path."""
+        made = [node.value for node in self.source.nodes_of(cst.Assign) if sets(node, path)]
+        return [value for value in made if isinstance(value, cst.Call)]
+
+    def _enabled(self, path: str) -> list[set[object]]:
+        """What each scaler that the file binds to a path may be told by `enabled`."""
+        # amp_dtype = torch.bfloat16; scaler = GradScaler(enabled=amp_dtype == torch.float16)
+        given = [argument(call, None, "enabled") for call in self._made(path)]
+        return [values_of(self, arg.value) for arg in given if arg is not None]
 
     def _exclude(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:
         """Whether two calls stand in branches of which only one is taken."""

@@ -10,6 +10,7 @@ from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import CONSTRUCTOR, Class
 from devlint.flow.value import MODULE, TENSOR, UNKNOWN_KIND, Value
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._errors import is_expected
 from devlint.rules._moves import destination
 
@@ -228,8 +229,9 @@ class CopyOutOfMeta(Rule):
         if not isinstance(func, cst.Attribute) or not isinstance(call, cst.Call) or call.func is not func:
             return False
         if func.attr.value == "load_state_dict":
-            # model.load_state_dict(state, assign=True)
-            return all(not arg.star and (arg.keyword is None or arg.keyword.value != "assign") for arg in call.args)
+            # model.load_state_dict(state, assign=True), and the same without its name: (state, True, True)
+            assigns = argument(call, 2, "assign")
+            return (assigns is None or self.code(assigns.value) == "False") and not any(arg.star for arg in call.args)
         if func.attr.value in ("parameters", "buffers"):
             # for p in model.parameters(): p.data = ...
             # if next(model.parameters()).is_meta: model.to_empty(device="cuda")

@@ -61,10 +61,10 @@ class CudaInWorker(Rule):
     No fix is offered: the move belongs into the loop over the loader.
 
     ## Limits
-    Silent where the number of workers is not known or 0, where a file names `spawn` or `forkserver`, and where the
-    device is told to be the host or a condition decides. Loaders of another file are not seen: where a file makes none,
-    what its datasets move to a device is tentative, once for each class. On Windows, on macOS and
-    from Python 3.14 on, processes are not forked unless that is asked for.
+    Silent where the number of workers is not known or 0, where a file names `spawn` or `forkserver`, or its project
+    does and calls `set_start_method` somewhere, and where the device is told to be the host or a condition decides.
+    Loaders of another file are not seen: where a file makes none, what its datasets move to a device is tentative, once
+    for each class. On Windows, on macOS and from Python 3.14 on, processes are not forked unless that is asked for.
 
     Not proved by running: imaginary devices live in one process, and survive a fork.
 
@@ -80,14 +80,27 @@ class CudaInWorker(Rule):
         text = self.source.text
         if "spawn" in text or "forkserver" in text:
             return
-        loaders = self.flow.calls(*_LOADERS)
+        loaders, processes = self.flow.calls(*_LOADERS), self.flow.calls(*_PROCESSES)
+        datasets = [cls for cls in self.flow.scope.classes.values() if cls.is_dataset]
+        if not (loaders or processes or datasets) or self._spawns_elsewhere():
+            return
         for call in loaders:
             if self._has_workers(call):
                 self._loader(call)
         if not loaders and not self.in_tests:
-            self._samples()
-        for call in self.flow.calls(*_PROCESSES):
+            self._samples(datasets)
+        for call in processes:
             self._process(call)
+
+    def _spawns_elsewhere(self) -> bool:
+        """Whether another file of the project may set how all processes are started, and one names another way."""
+        # train.py: mp.set_start_method("spawn")   is for the loaders of every file that it imports
+        project = self.flow.project
+        return (
+            project is not None
+            and project.some_file_says("writes set_start_method") is True
+            and any(project.some_file_says(f"writes {way}") is True for way in ("spawn", "forkserver"))
+        )
 
     # loaders ------------------------------------------------------------------------------------
 
@@ -120,12 +133,10 @@ class CudaInWorker(Rule):
         elif value.kind == INSTANCE and isinstance(value.ref, Class):
             self._touches(_runs_in_workers(value.ref), call, value)
 
-    def _samples(self) -> None:
+    def _samples(self, datasets: list[Class]) -> None:
         """What a dataset puts on a device sample by sample, for loaders that other files make."""
         # def __getitem__(self, at): return self.rows[at].to(self.device)
-        for cls in self.flow.scope.classes.values():
-            if not cls.is_dataset:
-                continue
+        for cls in datasets:
             functions = _runs_in_workers(cls)
             for move in self.flow.facts.moves.values():
                 # text.to(labels.device)   where another sample is, which is on the host in a worker

@@ -2,10 +2,18 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint import tree
 from devlint.finding import Fix
 from devlint.flow.facts import EarlyRead
+from devlint.flow.names import dotted
+from devlint.flow.waiting import waits_at
 from devlint.rule import Rule
 from devlint.rules._moves import short
+from devlint.rules._switches import tests_above
+
+#: Builtins that read a tensor on the host.
+_READING = frozenset({"bool", "complex", "float", "int", "print", "repr", "str"})
+_FUNCTIONS = (cst.FunctionDef, cst.Lambda)
 
 
 class UnsynchronizedHostCopy(Rule):
@@ -51,7 +59,8 @@ class UnsynchronizedHostCopy(Rule):
     ## Limits
     Follows a value through one function. Views, `.numpy()`, `return` and calls read nothing yet. A call of
     anything that is not known (a helper, a module of the project, a context manager) may have waited, and so silences
-    the rule.
+    the rule. So does what waits for another tensor in between (`if (x > 0).any():`, `x[mask]`, `print(x)`,
+    `torch.tensor(rows, device=device)`), be it of another stream.
 
     ## References
     - [A guide on good usage of non_blocking and pin_memory()](https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html)
@@ -63,6 +72,8 @@ class UnsynchronizedHostCopy(Rule):
 
     def check(self) -> None:
         for early in self.flow.facts.early_reads.values():
+            if self._may_be_done(early):
+                continue
             name = self._name(early)
             self.report(
                 early.copy,
@@ -70,6 +81,53 @@ class UnsynchronizedHostCopy(Rule):
                 notes=[self.note(early.node, "it is read here, and nothing has waited for the device in between")],
                 fix=self._fix(early.copy),
             )
+
+    def _may_be_done(self, early: EarlyRead) -> bool:
+        """Whether something between the two waits that the flow takes for no wait: for a tensor that was handed in, for
+        how many values there are, for a copy of data to the device."""
+        function = self.flow.function(early.copy)
+        begun, read = self.source.offsets(early.copy)[1], self.source.offsets(early.node)[1]
+        around = function.node if function is not None else self.source.module
+        if read < begun:  # for x in xs: total += last.sum(); last = x.to("cpu", non_blocking=True)
+            around = self.enclosing(early.copy, cst.For, cst.While) or around
+        sides = {test: holds for end in (early.copy, early.node) for test, _, holds in tests_above(self, end)}
+        inside = self.enclosing(early.copy, *_FUNCTIONS)
+        for node in tree.walk(around):
+            if not isinstance(node, cst.BaseExpression) or self.enclosing(node, *_FUNCTIONS) is not inside:
+                continue
+            end = self.source.offsets(node)[1]
+            is_between = begun < end < read if begun < read else end > begun or end < read
+            # if mask is None: return rows.tolist()   else: x = x[mask]
+            is_apart = any(sides.get(test, holds) is not holds for test, _, holds in tests_above(self, node))
+            if is_between and not is_apart and self._waits(node):
+                return True
+        return False
+
+    def _waits(self, node: cst.BaseExpression) -> bool:
+        return waits_at(self.flow, node) or self._is_read(node) or self._picks_by_comparison(node)
+
+    def _is_read(self, node: cst.BaseExpression) -> bool:
+        """Whether the host reads a tensor that may be on a device: ``int(x)``, ``print(x)``, ``assert x``."""
+        value = self.flow.value(_compared(node))
+        if not value.holds_tensors or value.place.is_host:
+            return False
+        parent = self.parent(node)
+        if isinstance(parent, cst.Arg):
+            call = self.parent(parent)
+            return isinstance(call, cst.Call) and dotted(call.func) in _READING
+        if isinstance(parent, cst.UnaryOperation):
+            return isinstance(parent.operator, cst.Not)
+        return isinstance(parent, cst.FormattedStringExpression) or getattr(parent, "test", None) is node
+
+    def _picks_by_comparison(self, node: cst.BaseExpression) -> bool:
+        """``x[x > 2]``: how many there are is for the host to know."""
+        return (
+            isinstance(node, cst.Subscript)
+            and not isinstance(self.parent(node), cst.AssignTarget | cst.AugAssign)
+            and self.flow.value(node.value).holds_tensors
+            and not self.flow.value(node.value).place.is_host
+            and any(isinstance(s.slice, cst.Index) and isinstance(s.slice.value, cst.Comparison) for s in node.slice)
+        )
 
     def _name(self, early: EarlyRead) -> str:
         """What the copy is called: the name it is bound to, else what is copied."""
@@ -95,3 +153,11 @@ class UnsynchronizedHostCopy(Rule):
                 _, end = self.source.offsets(arg.value, outer=True)
                 edit = self.replace_between(start, end, "")
         return self.fix(title, edit, safe=True) if edit is not None else None
+
+
+def _compared(node: cst.BaseExpression) -> cst.BaseExpression:
+    """``x`` of ``(x > 1).sum()``: what was moved may be anything, and so may what it gives; else the node itself."""
+    made = node
+    while isinstance(made, cst.Call) and isinstance(made.func, cst.Attribute):
+        made = made.func.value
+    return made.left if isinstance(made, cst.Comparison) else node
