@@ -9,6 +9,7 @@ from devlint.flow.modules import takes_as_is
 from devlint.flow.scope import Class
 from devlint.flow.value import INSTANCE, MODULE, Value
 from devlint.rule import Rule
+from devlint.rules._data_sets import is_of_torchvision, is_surely_on_host, may_be_preloaded
 from devlint.rules._errors import is_caught
 from devlint.rules._moved_inline import moved_inline
 from devlint.rules._moves import short
@@ -62,15 +63,17 @@ class InputNotMoved(Rule):
     ## Limits
     Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`, for a
     model whose methods move anything, and for one that is made in another file unless it is handed moved inputs, too.
-    Silent also where a data set or a collate function may give tensors that are on the device already, for a model of
-    the project whose `forward` does not compute with what it is handed first (`self.rows[index]`), and where a hook
-    comes before it. Tentative where an `except` catches the error, where the model is called with less than its
-    `forward` takes, where models are brought to the host nearby, and where the model's device is an argument
-    (`device=None`) that no call in the file gives, and where a function was handed the model, or its object holds it,
-    and nobody can see where that is: what a tokenizer or a factory made there is on the host, in a file that speaks of
-    devices, and the function moves nothing; so is what meets a model that the constructor was handed, and moved
-    (`self.net = net.to(device)`), as that may move its inputs itself. So is what is moved where another model is called
-    (`net(x.to(device))`), and is handed to this one as it is.
+    Silent also where a data set, its transform or a collate function may give tensors that are on the device already,
+    and where what is on a device was stored into the data set (`rows.data = rows.data.to(device)`); for a model of
+    the project whose `forward` does not compute with what it is handed first (`self.rows[index]`), or has a decorator
+    that is not known to leave its arguments alone (`@auto_move`); and where a hook comes before it. Tentative where
+    nobody can see what makes the data set, and no batches of the same are moved; where an `except` catches the error,
+    where the model is called with less than its `forward` takes, where models are brought to the host nearby, and where
+    the model's device is an argument (`device=None`) that no call in the file gives, and where a function was handed
+    the model, or its object holds it, and nobody can see where that is: what a tokenizer or a factory made there is on
+    the host, in a file that speaks of devices, and the function moves nothing; so is what meets a model that the
+    constructor was handed, and moved (`self.net = net.to(device)`), as that may move its inputs itself. So is what is
+    moved where another model is called (`net(x.to(device))`), and is handed to this one as it is.
 
     It was in the nursery first: of 12 findings in repositories that nobody had tuned for, one was worth a change; 7 of
     the others were one file's, whose datasets are built of what was moved before, and are understood now. In 48 more
@@ -90,7 +93,7 @@ class InputNotMoved(Rule):
     def check(self) -> None:
         reported = self._of_moved()
         for call, model, operand, value in unmoved_inputs(self):
-            if call not in reported:
+            if call not in reported and not _is_wrapped(self.flow.value(model)):
                 self._report_unseen(model, operand, value)
                 reported.add(call)
         for meeting in self.flow.facts.meetings.values():
@@ -98,11 +101,11 @@ class InputNotMoved(Rule):
             call = meeting.node
             if meeting.there.kind != MODULE or not isinstance(call, cst.Call) or call in reported:
                 continue
-            if self._is_of_host(meeting.host, batches_are_moved=False):
+            if not _is_wrapped(meeting.there) and self._is_of_host(meeting.host, batches_are_moved=False):
                 reported.add(call)
                 self._report_unseen(meeting.there_node, meeting.host_node, meeting.host)
         for call, name, move in moved_inline(self):
-            if call not in reported:
+            if call not in reported and not _is_wrapped(self.flow.value(call.func)):
                 self._report_inline(call, name, move)
 
     def _report_unseen(self, model: cst.BaseExpression, operand: cst.BaseExpression, value: Value) -> None:
@@ -128,7 +131,14 @@ class InputNotMoved(Rule):
         """Report the inputs of models that are surely on a device; the calls."""
         reported: set[cst.Call] = set()
         feedings = self.flow.facts.feedings.values()
-        host = [f for f in feedings if f.value.place.is_host and f.module.place.name != "self" and f.value.attr is None]
+        host = [
+            feeding
+            for feeding in feedings
+            if feeding.value.place.is_host
+            and feeding.module.place.name != "self"
+            and feeding.value.attr is None
+            and not _is_wrapped(feeding.module)
+        ]
         if not host:
             return reported
         # models that are handed moved inputs elsewhere in the file: they do not move them themselves
@@ -175,7 +185,10 @@ class InputNotMoved(Rule):
             f"`{name}` is on the host, and `{model}` is on {where(feeding.module.place)}",
             notes=notes,
             fix=self._fix(feeding),
-            tentative=not is_chosen(self, feeding.module) or self._may_be_brought(feeding) or _lacks_inputs(feeding),
+            tentative=not is_chosen(self, feeding.module)
+            or self._may_be_brought(feeding)
+            or _lacks_inputs(feeding)
+            or self._is_of_unknown(feeding.value),
         )
 
     def _may_be_brought(self, feeding: Feeding) -> bool:
@@ -204,30 +217,23 @@ class InputNotMoved(Rule):
         return is_encoding(self, value) or name in MADE_ON_HOST
 
     def _gives_host_tensors(self, loader: cst.Call, batches_are_moved: bool) -> bool:
-        if may_place(self, loader):
+        if may_place(self, loader) or may_be_preloaded(self, loader):
             return False
         if not loader.args or loader.args[0].star:
             return batches_are_moved
-        dataset = self.flow.value(loader.args[0].value)
+        made = loader.args[0].value
+        dataset = self.flow.value(made)
         if (dataset.kind == INSTANCE and isinstance(dataset.ref, Class)) or dataset.ref == "dataset":
             return True
-        made = loader.args[0].value
-        if isinstance(made, cst.Call) and self.flow.name_of(made).startswith(_OF_TORCHVISION):
-            return True
-        return batches_are_moved or self._is_of_torchvision(made)
+        return batches_are_moved or is_of_torchvision(self, made)
 
-    def _is_of_torchvision(self, node: cst.BaseExpression) -> bool:
-        """`train_set = datasets.CIFAR10(...)` above, under the name that the loader is given."""
-        if not isinstance(node, cst.Name):
+    def _is_of_unknown(self, value: Value) -> bool:
+        """``DataLoader(Rows(x, y))`` where nobody can see what ``Rows`` gives, and nothing moves batches of it."""
+        loader, moves = value.origin, self.flow.facts.moves.values()
+        if not isinstance(loader, cst.Call) or self.flow.name_of(loader) not in outside.LOADERS:
             return False
-        made = [
-            call
-            for call, name in self.flow.facts.names.items()
-            if name.startswith(_OF_TORCHVISION)
-            and isinstance(above := self.parent(call), cst.Assign)
-            and any(isinstance(t.target, cst.Name) and t.target.value == node.value for t in above.targets)
-        ]
-        return bool(made)
+        moved = {move.value.origin for move in moves if move.target.is_there}
+        return not is_surely_on_host(self, loader, {each for each in moved if isinstance(each, cst.Call)})
 
     # the fix ---------------------------------------------------------------------------------------
 
@@ -244,7 +250,13 @@ class InputNotMoved(Rule):
         return self.fix(f"move it: `.to({device})`", self.insert_after(operand, f".to({device})"), safe=False)
 
 
-_OF_TORCHVISION = ("torchvision.datasets.",)
+def _is_wrapped(module: Value) -> bool:
+    """``@auto_move def forward(self, x): ...``: what stands around a method may move what that is handed."""
+    cls = module.ref
+    if not isinstance(cls, Class):
+        return False
+    entries = [method for name in ("__call__", "forward") if (method := cls.find_method(name)) is not None]
+    return any(each.is_replaced for entry in entries for each in cls.reached(entry))
 
 
 def _lacks_inputs(feeding: Feeding) -> bool:
