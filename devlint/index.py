@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from devlint.ledger import Basis, Fact, Ledger, Seen
@@ -429,17 +429,34 @@ class View:
     def _ancestry_of(self, start: Definition | str) -> Ancestry:
         known: list[str] = []
         outside: list[str] = []
+        for found in self._line(start):
+            if isinstance(found, str):
+                outside.append(found)
+            else:
+                (known if found.kind == CLASS else outside).append(found.name)
+        return Ancestry(frozenset(known), frozenset(outside))
+
+    def classes(self, qualified: str) -> tuple[Definition, ...]:
+        """The class of that name and those of the project that it descends from, through any depth."""
+        start = self.resolve(qualified)
+        found: tuple[Definition, ...] | None = self._once(("classes", start), 0, lambda: self._classes(start))
+        return found or ()
+
+    def _classes(self, start: Definition | str) -> tuple[Definition, ...]:
+        return tuple(each for each in self._line(start) if isinstance(each, Definition) and each.kind == CLASS)
+
+    def _line(self, start: Definition | str) -> Iterator[Definition | str]:
+        """A class and all that it descends from, in no order; names where that ends outside."""
         seen: set[Definition] = set()
         todo = [start]
         while todo:
             found = todo.pop()
             if isinstance(found, str):
-                outside.append(found)
+                yield found
             elif found not in seen:
                 seen.add(found)
-                (known if found.kind == CLASS else outside).append(found.name)
+                yield found
                 todo += self._bases(found)
-        return Ancestry(frozenset(known), frozenset(outside))
 
     def holder(self, qualified: str, member: str) -> Definition | None:
         """The class that gives a member to the class of that name: itself, or the first of its bases that has it."""

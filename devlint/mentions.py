@@ -16,8 +16,8 @@ from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
-    "called chooses credits defines demands gives gpus hosts imports offloads reads redirects runs script sets silences"
-    " takes unset uses writes".split()
+    "called chooses credits defines demands gives gpus hosts imports offloads places reads redirects runs script sets"
+    " silences sweeps takes unset uses writes".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
@@ -36,12 +36,52 @@ _MOST_FILES = 20_000
 _KEPT = 32_000_000
 _LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages"})
 
-#: What makes tensors elsewhere from there on, or in whatever its block calls.
-_REDIRECTS = re.compile(rb"(?:\bset_default_(?:tensor_type|device)|\bwith\b[^\n:]*[ \t]torch\.device)\(\s*([^)\n]*)")
+#: What makes tensors elsewhere from there on, or in whatever its block calls: ``set_default_device(device)``,
+#: ``with torch.device("cuda"):``, ``with self.device:``, ``with fabric.init_module():``.
+_REDIRECTS = re.compile(
+    rb"(?:\bset_default_(?:tensor_type|device)|\bwith\b[^\n:]*[ \t]torch\.device|\benter_context\(torch\.device)\(\s*"
+    rb"(?P<given>(?:[^()]|\((?:[^()]|\([^()]*\))*\)){0,300})"
+    rb"|^[ \t]*with[ \t]+(?:[\w.]+\.)?(?!\w*cpu)\w*device:[ \t\r]*$"
+    rb"|^[ \t]*with\b[^\n#]*\.init_module\(",
+    re.MULTILINE,
+)
+#: What one of these is written with: to search for that takes no time.
+_OF_REDIRECTS = (
+    b"set_default_", b" torch.device(", b"enter_context(torch.device(", b"device:\n", b"device:\r\n", b".init_module("
+)  # fmt: skip
 #: Types and devices of the host, and the one whose tensors are made again later.
 _OF_HOST = re.compile(
-    rb"""["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|(?:torch\.device\()?["'](?:cpu|meta)"""
+    rb"""[(\s]*["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|[(\s]*(?:torch\.device\()?["'](?:cpu|meta)"""
 )
+#: What stands between the two sides of ``"cpu" if args.cpu else "cuda"``.
+_TEST = re.compile(rb"\bif\b.*?\belse\b", re.DOTALL)
+#: Folders of a root that hold scripts: what these have made elsewhere is of the packages beside them.
+_OF_SCRIPTS = ("bin", "examples", "experiments", "scripts", "tools")
+
+#: ``setattr(net, key, value.to(device))``, ``vars(net)[key] = value.cuda()``, and the like, a few lines apart. Of bare
+#: ``self``, it is about that class alone.
+_SWEEPS = re.compile(
+    rb"\bsetattr\(\s*(?!self\s*,)[\w.]+,\s*[^\s\"',][^\n,]*,\s*[^\n]*\.(?:to|cuda)\("
+    # value = value.to(device); setattr(net, key, value)
+    rb"|\b(?P<value>\w+)[ \t]*=[ \t]*[^\n#]{0,100}?\.(?:to|cuda)\([^\n]*\n(?:[^\n]*\n){0,2}?"
+    rb"[ \t]*setattr\((?!self\s*,)[\w.]+,[ \t]*[^\s\"',][^\n,]*,[ \t]*(?P=value)\)"
+    rb"|(?:\bvars\((?!self\))[\w.]+\)|(?<!\bself)\.__dict__)"
+    rb"(?:\[[^\s\"'\]][^\]\n]*\][ \t]*=[^\n=]*|\.update\([^\n]*)\.(?:to|cuda)\("
+    # for part in vars(trainer).values(): part.to(device)
+    rb"|\bfor (?:\w+, )?(?P<part>\w+) in (?:list\()?(?:vars\((?!self\))[\w.]+\)|(?!self\.__)[\w.]+\.__dict__)"
+    rb"\.(?:items|values)\(\)\)?:[^\n]*\n(?:[^\n]*\n){0,3}?"
+    rb"[ \t]*(?P=part)(?:\.data[ \t]*=[ \t]*(?P=part)\.data)?\.(?:to|cuda)\("
+)
+_OF_SWEEPS = (b"setattr(", b"vars(", b".__dict__")
+
+#: Names of what is no module: settings, what a loader gives, what an autograd function keeps.
+_NO_MODULES = (
+    "args batch cfg conf config ctx data flags hparams opt options opts output outputs params plt sample settings"
+)
+_NO_OWNER = b"".join(rb"(?<!\b" + each.encode() + rb")" for each in ("self", *_NO_MODULES.split()))
+#: What is no tensor, nor moves one.
+_NO_TENSOR = rb"(?:[-\d\"'\[{]|(?:None|True|False)\b)"
+_MOVED = rb"\.(?:to\((?!dtype|torch\.\w+\)|[\"']cpu)|cuda\()"
 
 #: What compiles a model for a processor of its own: tensors that are made on the host are constants of that.
 _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
@@ -119,16 +159,19 @@ class Mentions:
         names what that defines, or takes over all its names; without a name, it imports the file. ``runs``: it is run
         by itself: a script, a test, or no code. ``script``: it is one, and does not set up the project. ``uses NAME``:
         it has an attribute of that name. ``reads NAME``: it does more with one than set it. ``defines FILE NAME``: it
-        is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root, or in the
-        root itself, and has new tensors made elsewhere than on the host, or compiles them in. ``gpus FOLDER``: it is
-        there, and has a trainer run on GPUs; ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or
-        moves to the host, whatever happens, what it saves; ``demands FOLDER``: or needs CUDA, whatever happens.
-        ``credits WORD``: its head says that it is by somebody of that name. ``silences NAME``: it is no test and calls
-        that where autograd is off. ``hosts NAME``: it is no test and calls that with the host for a device. ``called
-        NAME``: it sets up a distribution of that name. ``unset NAME``: it has a setting of that name which is off:
-        none, zero or negative, as an option's default or in so many words. ``gives NAME``: it gives such a setting a
-        number. ``sets NAME``: it does more with an attribute of that name than read it from ``self``. ``writes NAME``:
-        it has that word anywhere. ``takes WORD NAME``: it has a method NAME with a parameter WORD.
+        is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root, in one of
+        scripts beside it, or in the root itself, and has new tensors made elsewhere than on the host, or compiles them
+        in. ``gpus FOLDER``: it is in that folder or the root, and has a trainer run on GPUs; ``chooses FOLDER``: or on
+        whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what it saves; ``demands
+        FOLDER``: or needs CUDA, whatever happens. ``places NAME``: it is no test and sets an attribute of that name of
+        something else than ``self``, moves that, or moves its own. ``sweeps``: it is no test and moves whatever
+        attributes something has, by their names. ``credits WORD``: its head says that it is by somebody of that name.
+        ``silences NAME``: it is no test and calls that where autograd is off. ``hosts NAME``: it is no test and calls
+        that with the host for a device. ``called NAME``: it sets up a distribution of that name. ``unset NAME``: it has
+        a setting of that name which is off: none, zero or negative, as an option's default or in so many words. ``gives
+        NAME``: it gives such a setting a number. ``sets NAME``: it does more with an attribute of that name than read
+        it from ``self``. ``writes NAME``: it has that word anywhere. ``takes WORD NAME``: it has a method NAME with a
+        parameter WORD.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
@@ -136,7 +179,11 @@ class Mentions:
             return TOO_MANY
         what, _, folder = question.partition(" ")
         if what in ("redirects", "gpus", "chooses", "offloads", "demands"):
-            files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in ("", folder)]
+            scripts = _OF_SCRIPTS if what == "redirects" and folder and folder not in _OF_SCRIPTS else ()
+            folders = ("", folder, *scripts)
+            files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in folders]
+        elif what in ("places", "sweeps"):
+            files = [path for path in files if path.endswith(CODE)]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
             files = [path for path in files if path.endswith(called) and not is_test_file(below(self.root, path))]
@@ -218,9 +265,12 @@ def says(raw: bytes, path: str, question: str) -> bool:
             return False
         if b"poptorch" in raw and _COMPILES.search(raw):
             return True
-        if not (b"set_default_" in raw or b" torch.device(" in raw):
+        if not any(each in raw for each in _OF_REDIRECTS):
             return False
-        return any(not _OF_HOST.match(match[1]) for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
+        given = (match["given"] or b"" for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
+        return not all(map(_is_of_host, given))
+    if what == "sweeps":
+        return any(each in raw for each in _OF_SWEEPS) and not is_test_file(path) and found_in(_SWEEPS, raw)
     if what in ("gpus", "chooses"):
         asked = () if is_test_file(path) else _ACCELERATOR.finditer(raw)
         return any((match[1] in _GPUS) is (what == "gpus") for match in asked)
@@ -247,6 +297,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
         return name in raw and found_in(_uses(name), raw)
     if what == "reads":
         return name in raw and found_in(_reads(name), raw)
+    if what == "places":
+        return name in raw and not is_test_file(path) and found_in(_places(name), raw)
     if what == "hosts":
         return name in raw and not is_test_file(path) and found_in(_hosts(name), raw)
     if what == "silences":
@@ -403,6 +455,26 @@ def _sets(name: bytes) -> re.Pattern[bytes]:
     """``self.name = 1``, ``self.name, rest = rows``, ``other.name``, ``setattr(x, "name", 1)``, ``def name(self):``"""
     word = re.escape(name) + rb"\b"
     return re.compile(rb"(?<!\w)(?<!\bself\.)" + word + rb"|\bself\." + word + rb"\s*(?:[,:\])]|[-+*/|&@]?=(?!=))")
+
+
+@lru_cache(maxsize=64)
+def _places(name: bytes) -> re.Pattern[bytes]:
+    """``net.eye = eye``, ``a.eye, b.eye = eyes``, ``net.crit.to(device)``, ``self.eye = self.eye.to(device)``.
+
+    Not ``args.alpha = 0.5``, which keeps a setting, nor ``batch.mask = mask``.
+    """
+    word = re.escape(name)
+    others = rb"(?:[ \t]*,[ \t]*[\w.]+)+\)?[ \t]+"  # crop(net.eye, size=3) has no space there
+    return re.compile(
+        rb"%b\.%b(?:(?:\)?[ \t]*|%b)=(?![=}])(?![ \t]*%b)|%b)" % (_NO_OWNER, word, others, _NO_TENSOR, _MOVED)
+        + rb"|\bself\.%b[ \t]*=[ \t]*self\.%b%b" % (word, word, _MOVED)
+        + rb"|\bsetattr\((?!self\b)[\w.]+,[ \t]*[\"']%b[\"']" % word
+    )
+
+
+def _is_of_host(given: bytes) -> bool:
+    """Whether new tensors stay on the host under a default, on whichever side of a test."""
+    return all(_OF_HOST.match(side) for side in _TEST.split(given))
 
 
 @lru_cache(maxsize=64)

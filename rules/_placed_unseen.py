@@ -1,4 +1,5 @@
-"""What may bring something to a device where the flow does not see it: by another name, in a loop, by a helper."""
+"""What may bring something to a device where the flow does not see it: by another name, in a loop, by a helper, in
+another file."""
 
 from __future__ import annotations
 
@@ -16,19 +17,36 @@ from devlint.rules._recurs import function_of
 
 
 def attribute_may_be_placed(rule: Rule, cls: Class, name: str, *, is_module: bool = False) -> bool:
-    """Whether anything in the file may bring the attribute of an object of the class to a device: itself, what is in
-    it, or what is put in its place."""
-    family = (*cls.lineage, *cls.descendants)
+    """Whether anything may bring the attribute of an object of the class to a device: itself, what is in it, or what
+    is put in its place."""
+    family = _family(cls)
     started = [*_attributes(rule, family, name), *_by_any_name(rule, family)]
-    return any(_is_placed(rule, name, each, is_module) for each in _names_of(rule, started)) or any(
-        _sets(rule, call, family, name) for call in rule.source.nodes_of(cst.Call)
+    return (
+        any(_is_placed(rule, name, each, is_module) for each in _names_of(rule, started, in_attributes=is_module))
+        or any(_sets(rule, call, family, name) for call in rule.source.nodes_of(cst.Call))
+        or _is_handed_over(rule, family)
+        or _is_placed_elsewhere(rule, cls, name)
     )
 
 
 def variable_may_be_placed(rule: Rule, made: cst.CSTNode, name: str) -> bool:
     """The same of a module that a variable is bound to where it is made."""
     started = _variables(rule, rule.flow.function(made), name)
-    return any(_is_placed(rule, name, each, True) for each in _names_of(rule, started))
+    return any(_is_placed(rule, name, each, True) for each in _names_of(rule, started, in_attributes=True))
+
+
+def bases_elsewhere(rule: Rule, cls: Class) -> Iterator[Class]:
+    """The classes of other files of the project that a class descends from."""
+    project = rule.flow.project
+    for name in dict.fromkeys(base for each in cls.lineage for base in each.project_bases):
+        for definition in project.classes(name) if project is not None else ():
+            unit = project.unit(definition) if project is not None else None
+            if unit is not None and unit.cls is not None:
+                yield unit.cls
+
+
+def _family(cls: Class) -> tuple[Class, ...]:
+    return (*cls.lineage, *cls.descendants)
 
 
 # where it is named -------------------------------------------------------------------------------
@@ -66,9 +84,12 @@ def _variables(rule: Rule, function: Function | None, name: str) -> Iterator[cst
             yield node
 
 
-def _names_of(rule: Rule, started: list[cst.CSTNode] | Iterator[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+def _names_of(
+    rule: Rule, started: list[cst.CSTNode] | Iterator[cst.CSTNode], *, in_attributes: bool
+) -> Iterator[cst.CSTNode]:
     """These nodes, and those that name the same, or what is in it: what is bound to it, what a loop over it binds, and
-    the parameters that it is handed to."""
+    the parameters that it is handed to; ``in_attributes``: also the attributes of ``self`` that keep it, among others,
+    which tells something of modules alone: they are moved where they are."""
     found = dict.fromkeys(started)
     todo = list(found)
     for node in todo:
@@ -76,9 +97,14 @@ def _names_of(rule: Rule, started: list[cst.CSTNode] | Iterator[cst.CSTNode]) ->
         part, above = _around(rule, node)
         bound: set[str] = set()
         function = rule.flow.function(part)
-        if isinstance(above, cst.Assign) and above.value is part:
-            for target in above.targets:
-                bound |= names_bound(target.target)  # t = self.table
+        if isinstance(above, cst.Assign | cst.AnnAssign) and above.value is part:
+            targets = [each.target for each in above.targets] if isinstance(above, cst.Assign) else [above.target]
+            bound = names_bound(*targets)  # t = self.table
+            if in_attributes and function is not None and function.cls is not None:
+                for kept in filter(None, map(_attribute_of_self, targets)):
+                    more = [each for each in _attributes(rule, _family(function.cls), kept) if each not in found]
+                    found.update(dict.fromkeys(more))
+                    todo += more
         elif isinstance(above, cst.For | cst.CompFor) and above.iter is part:
             bound = set(names_bound(above.target))  # for part in (self.net, self.loss):
         elif isinstance(above, cst.Arg) and isinstance(call := rule.parent(above), cst.Call):
@@ -88,6 +114,14 @@ def _names_of(rule: Rule, started: list[cst.CSTNode] | Iterator[cst.CSTNode]) ->
             more = [each for each in _variables(rule, function, name) if each not in found]
             found.update(dict.fromkeys(more))
             todo += more
+
+
+def _attribute_of_self(target: cst.BaseExpression) -> str:
+    """The attribute that keeps what is assigned: ``self.nets["loss"] = loss``, ``self.parts = [self.net, loss]``."""
+    while isinstance(target, cst.Subscript):
+        target = target.value
+    owner, _, name = dotted(target).rpartition(".")
+    return name if owner == "self" else ""
 
 
 def _parameter(call: cst.Call, function: Function, arg: cst.Arg) -> set[str]:
@@ -130,6 +164,36 @@ def _around(rule: Rule, node: cst.CSTNode) -> tuple[cst.CSTNode, cst.CSTNode | N
             break
         part, above = above, rule.parent(above)
     return part, above
+
+
+# what the whole object is handed to, and what other files do ---------------------------------------
+
+
+def _is_handed_over(rule: Rule, family: tuple[Class, ...]) -> bool:
+    """``sync_device(self, x.device)``, of another file, which may move whatever the object has."""
+    for call in rule.source.nodes_of(cst.Call):
+        last = called_name(call)
+        if last in table.MOVES or _PLACES.search(last) is None or not isinstance(rule.parent(call), cst.Expr):
+            continue  # device = get_device(self)
+        function = rule.flow.function(call)
+        if (
+            function is not None
+            and function.cls in family
+            and any(dotted(arg.value) == "self" for arg in call.args)
+            and function_of(rule.flow, call) is None
+        ):
+            return True
+    return False
+
+
+def _is_placed_elsewhere(rule: Rule, cls: Class, name: str) -> bool:
+    """Whether another file sets or moves an attribute of that name, or whatever attributes an object has."""
+    # class Movable: def place(self, device): for k, v in vars(self).items(): setattr(self, k, v.to(device))
+    if any(base.sets_by_variable or base.buffers_by_variable for base in bases_elsewhere(rule, cls)):
+        return True
+    project = rule.flow.project
+    # net.table = net.table.cuda()   for k, v in vars(obj).items(): setattr(obj, k, v.to(device))
+    return project is not None and any(project.some_file_says(asked) is True for asked in (f"places {name}", "sweeps"))
 
 
 # what is done with it ----------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from devlint.rules._on_the_side import is_on_the_side
 from devlint.testcode import near
 
 #: Files whose modules may run where data is read, before anything is moved.
-_OF_DATA = re.compile(
+OF_DATA = re.compile(
     r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|transforms?|augment\w*|tokeniz\w+|features?)([/_.]|$)"
 )
 #: Names of methods that are called once, before anything else is.
@@ -317,7 +317,7 @@ _SIZES = frozenset({"size", "shape", "numel", "nelement"})
 
 def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
     """Whether ``forward`` or a training step runs a meeting with what it was handed."""
-    if _OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
+    if OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
         return False
     if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False

@@ -63,7 +63,8 @@ class LossNotMoved(Rule):
     Silent for a loss that is an attribute of a module, and moves with it, for weights whose place is not known, and for
     metrics that keep what they are given in lists. Tentative where nothing but a parameter says that what it is called
     with is on a device, as for `tensor-without-device`, and where the file may move it by other means: under another
-    name, in a loop over several, by a helper.
+    name, in a loop over several, in a container that an attribute keeps, by a helper. Tentative, too, where another
+    file sets or moves an attribute of that name (`trainer.criterion.to(device)`).
 
     ## References
     - [torch.nn.CrossEntropyLoss](https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import called_name, dotted, last_word, only_target
-from devlint.flow.scope import DEVICE_SIDE, Class
+from devlint.flow.scope import BARE_BASES, DEVICE_SIDE, Class
 from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, given_to
@@ -23,11 +24,13 @@ from devlint.rules._meetings import calls_of, calls_that_run
 from devlint.rules._modules import after_super
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._overrides import overrides_attributes
-from devlint.rules._placed_unseen import attribute_may_be_placed
+from devlint.rules._placed_unseen import attribute_may_be_placed, bases_elsewhere
 from devlint.rules._places import where
 from devlint.rules._plain_uses import plain_uses
 from devlint.rules._recurs import calls_of as calls_of_file
+from devlint.rules._shown import OF_DATA
 from devlint.rules._switches import tests_above
+from devlint.testcode import near
 
 
 class UnregisteredTensor(Rule):
@@ -60,13 +63,14 @@ class UnregisteredTensor(Rule):
     from torch import nn
 
 
-    class Normalize(nn.Module):
+    class Stem(nn.Module):
         def __init__(self):
             super().__init__()
             self.mean = torch.tensor([0.5, 0.5, 0.5])
+            self.conv = nn.Conv2d(3, 16, 3)
 
         def forward(self, x: torch.Tensor):
-            return x - self.mean[:, None, None]
+            return self.conv(x - self.mean[:, None, None])
     ```
 
     ## Use instead
@@ -75,13 +79,14 @@ class UnregisteredTensor(Rule):
     from torch import nn
 
 
-    class Normalize(nn.Module):
+    class Stem(nn.Module):
         def __init__(self):
             super().__init__()
             self.register_buffer("mean", torch.tensor([0.5, 0.5, 0.5]), persistent=False)
+            self.conv = nn.Conv2d(3, 16, 3)
 
         def forward(self, x: torch.Tensor):
-            return x - self.mean[:, None, None]
+            return self.conv(x - self.mean[:, None, None])
     ```
 
     ## Fix safety
@@ -109,7 +114,11 @@ class UnregisteredTensor(Rule):
     parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions, which run on
     the host alone, what is made while weights are loaded (`load_weights`), integers that matrices are multiplied by,
     for which CUDA has no kernels, a buffer that a call registers, whose `None` takes its place, where another statement
-    sets it again, and what meets the input in a branch of a function of the file that it is handed to.
+    sets it again, what meets the input in a branch of a function of the file that it is handed to, what another file
+    may bring to the device (`net.mean = net.mean.cuda()`, a base, or a helper that is handed `self`, that sets whatever
+    attributes there are), modules in files of data or transforms, and modules without parameters, buffers or modules of
+    their own, which may be called where data is read, in a file that has no other module with these and moves none,
+    unless they are losses by their names.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -162,6 +171,7 @@ class UnregisteredTensor(Rule):
             sure = sure and not any(self._is_set_by_loading(each) for each, _ in stores)
             sure = sure and not (is_product(meeting.node) and any(makes_integers(self, each) for each, _ in stores))
             sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
+            sure = sure and not self._may_be_of_data(cls)
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
@@ -401,6 +411,26 @@ class UnregisteredTensor(Rule):
             dotted(call.func) == cls.name for call in self.source.nodes_of(cst.Call)
         )
 
+    def _may_be_of_data(self, cls: Class) -> bool:
+        """Whether what reads data may call a module on the host: ``Normalize`` of `transforms.py`, or one without parts
+        in a file that has no other and moves none, but for a loss."""
+        if OF_DATA.search("/".join(near(self.source.path))):
+            return True
+        moves = self.flow.facts.moves.values()
+        if _IS_LOSS.search(cls.name) or any(move.value.kind == MODULE and move.target.is_there for move in moves):
+            return False
+        return not any(each.is_module and self._may_have_parts(each) for each in self.flow.scope.classes.values())
+
+    def _may_have_parts(self, cls: Class) -> bool:
+        """Whether a module has parameters, buffers or modules, of its own or from its bases, for all that is known."""
+        if _has_parts(cls) or any(_has_parts(base) for base in bases_elsewhere(self, cls)):
+            return True
+        ends, project = cls.outside_bases, self.flow.project
+        if project is not None:
+            for base in [name for each in cls.lineage for name in each.project_bases]:
+                ends = ends - {base} | project.ancestry(base).outside
+        return not ends <= BARE_BASES
+
     def _is_for_show(self, use: cst.CSTNode) -> bool:
         """``self.encoder(x, mask=self.mask, is_causal=True)``: torch's layers then leave the mask alone."""
         return isinstance(use, cst.Call) and any(
@@ -567,12 +597,16 @@ def _may_be_index(meeting: Meeting) -> bool:
 def _is_whole(cls: Class) -> bool:
     """Whether a class is `nn.Module` at once, and has parts that somebody has to move: ``L1Penalty(point)``, which only
     compares what it is called with to what it was handed, is where its makers want it."""
-    has_parts = any(
+    return _has_parts(cls) and not any(each.project_bases for each in cls.lineage)
+
+
+def _has_parts(cls: Class) -> bool:
+    return any(
         value.kind == MODULE or value.ref in _REGISTERED for each in cls.lineage for value in each.attrs.values()
     )
-    return has_parts and not any(each.project_bases for each in cls.lineage)
 
 
+_IS_LOSS = re.compile("loss|criterion", re.IGNORECASE)
 _HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functional.", "torch.ops.quantized.")
 _OF_PARAMETERS = ("torch.nn.ParameterDict", "torch.nn.ParameterList")
 #: What nn.Module has to register, of which none returns anything.

@@ -322,7 +322,8 @@ def test_a_finding_that_needed_another_file_says_so(tmp_path: Path) -> None:
             "pkg.net": "import torch\nfrom pkg.base import Base\n\n\nclass Net(Base):\n    def __init__(self):\n"
             "        super().__init__()\n        self.mean = torch.zeros(3)\n\n"
             "    def forward(self, x):\n        return x - self.mean\n",
-            "pkg.base": "from torch import nn\n\n\nclass Base(nn.Module):\n    pass\n",
+            "pkg.base": "from torch import nn\n\n\nclass Base(nn.Module):\n    def __init__(self):\n"
+            "        super().__init__()\n        self.lin = nn.Linear(3, 3)\n",
         },
     )
     ((name, finding),) = findings(check(tmp_path))

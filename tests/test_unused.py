@@ -380,6 +380,13 @@ def test_a_file_that_needs_several_files_of_its_package_that_are_not_there_is_no
         "torch.set_default_tensor_type(kind)",
         "torch.set_default_device('cuda')",
         "torch.set_default_device(device)",
+        "torch.set_default_tensor_type('torch.FloatTensor' if not cuda else 'torch.cuda.FloatTensor')",
+        "torch.set_default_device(\n    'cpu'\n    if not torch.cuda.is_available()\n    else 'cuda'\n)",
+        "torch.set_default_device('cpu' if not torch.cuda.is_available() else 'cuda')",
+        "with device:\n    model = Causal()",
+        "with torch.no_grad():\n    with trainer.device:\n        model = Causal()",
+        "with ExitStack() as stack:\n    stack.enter_context(torch.device(device))",
+        "with fabric.init_module(empty_init=True):\n    model = Causal()",
         "with torch.device(device):\n    model.set_up(8)",
         "with torch.inference_mode(), torch.device('cuda'):\n    model.set_up(8)",
         "import poptorch\n\nmodel = poptorch.inferenceModel(Causal())",
@@ -400,6 +407,11 @@ def test_what_is_made_may_be_on_the_device_where_a_file_of_the_project_says_so(t
         "# torch.set_default_device('cuda')",
         "with torch.device('cpu'):\n    model.set_up(8)",
         "with torch.device('meta'):\n    model = Causal()",
+        "torch.set_default_tensor_type(torch.DoubleTensor if args.exact else torch.FloatTensor)",
+        "with torch.device('cpu' if args.load else 'meta'):\n    model = Causal()",
+        "with cpu_device:\n    model = Causal()",
+        "if args.device:\n    print('runs with device:')",
+        "stack.enter_context(torch.device('cpu'))",
         "with torch.cuda.device(1):\n    model.set_up(8)",
     ],
 )
@@ -417,9 +429,19 @@ def test_a_default_that_tests_set_is_theirs(tmp_path: Path) -> None:
 
 def test_a_default_that_another_program_of_the_project_sets_is_that_program_s(tmp_path: Path) -> None:
     used = {"train.py": "from pkg.model import Causal\n"}
-    other = {"examples/other.py": "import torch\nimport pkg\n\ntorch.set_default_device('cuda')\n"}
+    other = {"game/other.py": "import torch\nimport pkg\n\ntorch.set_default_device('cuda')\n"}
     assert project(tmp_path, **used, **other) == ["create-then-move"]
     assert project(tmp_path, **used, **{"pkg/setup.py": "torch.set_default_device('cuda')\n"}) == []
+
+
+@pytest.mark.parametrize("folder", ["bin", "examples/mnist", "experiments", "scripts", "tools"])
+def test_a_default_that_a_script_sets_is_that_of_the_packages_beside_it(tmp_path: Path, folder: str) -> None:
+    script = {f"{folder}/train.py": "import torch\nfrom pkg.model import Causal\n\ntorch.set_default_device('cuda')\n"}
+    assert project(tmp_path, **script) == []
+    used = {"tools/other.py": MODEL, "scripts/other.py": MODEL, "train.py": "from other import Causal\n"}
+    write(tmp_path, **{name: code for name, code in used.items() if folder not in name})
+    beside = "scripts/other.py" if folder == "tools" else "tools/other.py"
+    assert found(tmp_path, beside) == ["create-then-move"]  # another program
 
 
 def test_where_no_project_is_marked_nothing_is_known_of_what_lies_around(tmp_path: Path) -> None:
@@ -990,3 +1012,69 @@ OWN = "class Head(Module):\n    def load_state_dict(self, state, strict=True, {}
 def test_a_word_that_a_method_of_the_project_takes_may_be_right(tmp_path: Path, word: str, rules: list[str]) -> None:
     others = {"train.py": "from pkg.model import restore\n\nrestore(None)\n", "pkg/head.py": OWN.format(word)}
     assert project(tmp_path, RESTORE, **others) == rules
+
+
+PLACES = [
+    "net.eye = net.eye.cuda()",
+    "self.net.eye = eye",
+    "for net in nets: net.eye = make(net)",
+    "nets[0].eye=eye",
+    "net.a, net.eye = pair",
+    "(net.eye, net.a) = pair",
+    "trainer.net.eye.to(device)",
+    "net.eye.cuda()",
+    "self.eye = self.eye.to(self.device)",
+    "setattr(net, 'eye', eye)",
+]
+PLACES_NOT = [
+    "self.eye = eye",
+    "self.eye, rest = pair",
+    "x = self.eye.to(x)",
+    "self.args.eye = eye",
+    "batch.eye.to(device)",
+    "net.eye = 0.5",
+    "net.eye = None",
+    "net.eye == eye",
+    "crop(net.eye, size=3)",
+    "net.eye.to(torch.float16)",
+    "net.eye.to('cpu')",
+    "net.eyes = eye",
+    "# net.eye = eye",
+    "print(f'{net.eye=}')",
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"), [*((code, True) for code in PLACES), *((code, False) for code in PLACES_NOT)]
+)
+def test_what_sets_or_moves_an_attribute_of_something_places_it(code: str, answer: bool) -> None:
+    assert says(f"{code}\n".encode(), "a.py", "places eye") == answer
+    assert not says(f"{code}\n".encode(), "tests/test_a.py", "places eye")
+
+
+LOOP = "for key, value in vars(net).items():\n    if torch.is_tensor(value):\n        "
+SWEEPS = [
+    f"{LOOP}setattr(net, key, value.to(device))",
+    f"{LOOP}value = value.to(device)\n        setattr(net, key, value)",
+    f"{LOOP}value.data = value.data.cuda()",
+    f"{LOOP}net.__dict__[key] = value.to(device)",
+    "setattr(\n    net, name, getattr(net, name).cuda()\n)",
+    "net.__dict__.update({key: value.to(device) for key, value in rows})",
+    "for part in list(trainer.__dict__.values()):\n    if isinstance(part, nn.Module):\n        part.to(device)",
+]
+SWEEPS_NOT = [
+    # that is asked of the flow, for its heirs
+    "for key, value in vars(self).items():\n    setattr(self, key, value.to(device))",
+    "for key, value in vars(args).items():\n    print(key, value)\nnet.to(device)",
+    "setattr(net, 'eye', eye.to(device))",
+    "rows = rows.to(device)\nsetattr(net, key, value)",
+    "# setattr(net, key, value.to(device))",
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"), [*((code, True) for code in SWEEPS), *((code, False) for code in SWEEPS_NOT)]
+)
+def test_what_moves_whatever_something_has_sweeps(code: str, answer: bool) -> None:
+    assert says(f"{code}\n".encode(), "a.py", "sweeps") == answer
+    assert not says(f"{code}\n".encode(), "tests/test_a.py", "sweeps")
