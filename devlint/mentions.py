@@ -39,8 +39,8 @@ _LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-pac
 #: What makes tensors elsewhere from there on, or in whatever its block calls: ``set_default_device(device)``,
 #: ``with torch.device("cuda"):``, ``with self.device:``, ``with fabric.init_module():``.
 _REDIRECTS = re.compile(
-    rb"(?:\bset_default_(?:tensor_type|device)|\bwith\b[^\n:]*[ \t]torch\.device|\benter_context\(torch\.device)\(\s*"
-    rb"(?P<given>(?:[^()]|\((?:[^()]|\([^()]*\))*\)){0,300})"
+    rb"(?:\bset_default_(?:tensor_type|device)|\bwith\b[^\n:]{0,200}[ \t]torch\.device|\benter_context\(torch\.device)"
+    rb"\(\s*(?P<given>(?:[^()]|\((?:[^()]|\([^()]*\))*\)){0,300})"
     rb"|^[ \t]*with[ \t]+(?:[\w.]+\.)?(?!\w*cpu)\w*device:[ \t\r]*$"
     rb"|^[ \t]*with\b[^\n#]*\.init_module\(",
     re.MULTILINE,
@@ -59,17 +59,18 @@ _TEST = re.compile(rb"\bif\b.*?\belse\b", re.DOTALL)
 _OF_SCRIPTS = ("bin", "examples", "experiments", "scripts", "tools")
 
 #: ``setattr(net, key, value.to(device))``, ``vars(net)[key] = value.cuda()``, and the like, a few lines apart. Of bare
-#: ``self``, it is about that class alone.
+#: ``self``, it is about that class alone; in backticks, it is a word about code. Lines are looked at for so long: some
+#: files are one.
 _SWEEPS = re.compile(
-    rb"\bsetattr\(\s*(?!self\s*,)[\w.]+,\s*[^\s\"',][^\n,]*,\s*[^\n]*\.(?:to|cuda)\("
+    rb"(?<!`)\bsetattr\(\s*(?!self\s*,)[\w.]+,\s*[^\s\"',][^\n,]{0,100},\s*[^\n;]{0,100}?\.(?:to|cuda)\("
     # value = value.to(device); setattr(net, key, value)
-    rb"|\b(?P<value>\w+)[ \t]*=[ \t]*[^\n#]{0,100}?\.(?:to|cuda)\([^\n]*\n(?:[^\n]*\n){0,2}?"
-    rb"[ \t]*setattr\((?!self\s*,)[\w.]+,[ \t]*[^\s\"',][^\n,]*,[ \t]*(?P=value)\)"
+    rb"|\b(?P<value>\w+)[ \t]*=[ \t]*[^\n#]{0,100}?\.(?:to|cuda)\([^\n]{0,100}\n(?:[^\n]{0,100}\n){0,2}?"
+    rb"[ \t]*setattr\((?!self\s*,)[\w.]+,[ \t]*[^\s\"',][^\n,]{0,100},[ \t]*(?P=value)\)"
     rb"|(?:\bvars\((?!self\))[\w.]+\)|(?<!\bself)\.__dict__)"
-    rb"(?:\[[^\s\"'\]][^\]\n]*\][ \t]*=[^\n=]*|\.update\([^\n]*)\.(?:to|cuda)\("
+    rb"(?:\[[^\s\"'\]][^\]\n]{0,100}\][ \t]*=[^\n=]{0,100}?|\.update\([^\n]{0,100}?)\.(?:to|cuda)\("
     # for part in vars(trainer).values(): part.to(device)
     rb"|\bfor (?:\w+, )?(?P<part>\w+) in (?:list\()?(?:vars\((?!self\))[\w.]+\)|(?!self\.__)[\w.]+\.__dict__)"
-    rb"\.(?:items|values)\(\)\)?:[^\n]*\n(?:[^\n]*\n){0,3}?"
+    rb"\.(?:items|values)\(\)\)?:[^\n]{0,100}\n(?:[^\n]{0,100}\n){0,3}?"
     rb"[ \t]*(?P=part)(?:\.data[ \t]*=[ \t]*(?P=part)\.data)?\.(?:to|cuda)\("
 )
 _OF_SWEEPS = (b"setattr(", b"vars(", b".__dict__")
@@ -183,7 +184,8 @@ class Mentions:
             folders = ("", folder, *scripts)
             files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in folders]
         elif what in ("places", "sweeps"):
-            files = [path for path in files if path.endswith(CODE)]
+            fixtures = f"{os.sep}fixtures{os.sep}"  # what tests are made with
+            files = [path for path in files if path.endswith(CODE) and fixtures not in path[len(self.root) :]]
         elif what == "defines":
             called = os.sep + folder.partition(" ")[0]
             files = [path for path in files if path.endswith(called) and not is_test_file(below(self.root, path))]
@@ -464,7 +466,7 @@ def _places(name: bytes) -> re.Pattern[bytes]:
     Not ``args.alpha = 0.5``, which keeps a setting, nor ``batch.mask = mask``.
     """
     word = re.escape(name)
-    others = rb"(?:[ \t]*,[ \t]*[\w.]+)+\)?[ \t]+"  # crop(net.eye, size=3) has no space there
+    others = rb"(?:[ \t]*,[ \t]*[\w.]+){1,5}\)?[ \t]+"  # crop(net.eye, size=3) has no space there
     return re.compile(
         rb"%b\.%b(?:(?:\)?[ \t]*|%b)=(?![=}])(?![ \t]*%b)|%b)" % (_NO_OWNER, word, others, _NO_TENSOR, _MOVED)
         + rb"|\bself\.%b[ \t]*=[ \t]*self\.%b%b" % (word, word, _MOVED)

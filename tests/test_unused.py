@@ -1078,3 +1078,9 @@ SWEEPS_NOT = [
 def test_what_moves_whatever_something_has_sweeps(code: str, answer: bool) -> None:
     assert says(f"{code}\n".encode(), "a.py", "sweeps") == answer
     assert not says(f"{code}\n".encode(), "tests/test_a.py", "sweeps")
+
+
+def test_what_tests_are_made_with_places_nothing(tmp_path: Path) -> None:
+    write(tmp_path, **{"fixtures/case/train.py": "net.eye = net.eye.cuda()\n"})
+    assert Mentions(str(tmp_path)).answer("places eye") == ""
+    assert Mentions(str(tmp_path / "fixtures")).answer("places eye") != ""
