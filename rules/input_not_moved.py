@@ -78,14 +78,16 @@ class InputNotMoved(Rule):
     It was in the nursery first: of 12 findings in repositories that nobody had tuned for, one was worth a change; 7 of
     the others were one file's, whose datasets are built of what was moved before, and are understood now. In 48 more
     repositories all of 14 tentative ones were wrong, and are silent since; in 550 more it tells nothing by default:
-    what is published runs, and the rule is for what is being written.
+    what is published runs, and the rule is for what is being written. It was told by default again until readers held
+    one of four, in 2,773 packages, for true: two were handed to a module without weights, one had been moved by a
+    helper of the file.
 
     ## References
     - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
     - [torch.utils.data.DataLoader](https://pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader)
     """
 
-    group = "correctness"
+    group = "nursery"
     fixable = "sometimes"
     assumes_host_default = True
     raises = True

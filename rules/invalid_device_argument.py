@@ -110,7 +110,8 @@ class InvalidDeviceArgument(Rule):
     it says, where nobody comes by: branches that no caller takes, code that was copied and is not run. In 48 more
     repositories, strict readers held all four findings that are told by default for true, and two of three tentative
     ones; what the third showed is mended. In 2,596 more they held twelve of 28 for true: fourteen of the others stood
-    in one project, whose own tensors were taken for torch's. None of the sixteen is told now.
+    in one project, whose own tensors were taken for torch's. None of the sixteen is told now. In 3,486 more they held
+    21 of 22 for true.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)

@@ -102,7 +102,7 @@ class UnregisteredModule(Rule):
     In 2,405 more repositories and packages strict readers held 21 of 29 for true, six for arguable and two for wrong;
     none of the eight is told now. In 2,596 more they held nine of thirteen for true, one for arguable and three for
     wrong; parameters, of which two of those were, are tentative since, and modules that a method gives back as it has
-    registered them are silent. In 708 more one was arguable and one wrong, and code written to mislead it found more
+    registered them are silent. In 713 more one was arguable and one wrong, and code written to mislead it found more
     than there is room to guard against: what is in such a list is moved, registered or trained from elsewhere in many
     ways. It waits in the nursery again since then.
 

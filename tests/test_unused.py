@@ -1068,6 +1068,8 @@ SWEEPS_NOT = [
     "for key, value in vars(args).items():\n    print(key, value)\nnet.to(device)",
     "setattr(net, 'eye', eye.to(device))",
     "rows = rows.to(device)\nsetattr(net, key, value)",
+    "setattr(net, key, value); net.to(device)",
+    "def move(net):\n    '''Does ``setattr(net, key, value.to(device))``.'''",
     "# setattr(net, key, value.to(device))",
 ]
 
