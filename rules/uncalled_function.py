@@ -102,7 +102,7 @@ class UncalledFunction(Rule):
     repositories: where there is a GPU, `torch.cuda.is_available` and its call decide alike, so that nothing goes wrong
     on a device; both were held for worth a change. In 2,596 more repositories and packages readers held thirteen of 21
     for true; five of six wrong ones stood in one file, of a framework of its own, and none of the six is told now. In
-    708 more they held all fourteen for true, in 2,773 packages after that six of eight: the others ask a method of a
+    713 more they held all fourteen for true, in 2,773 packages after that six of eight: the others ask a method of a
     tensor whether it is true (`assert x.is_contiguous`), and to call it would raise, or change nothing. It waits in the
     nursery since then.
 
