@@ -180,18 +180,20 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
     if _is_marked(top):
         return True
     name, source = top.name.value, flow.source
-    for node in source.nodes_of(cst.Name):  # quicker than to say where things stand
-        if node.value == name:
-            holder = _at_top(source, node)
-            if not isinstance(holder, Definition):
+    names = [node for node in source.nodes_of(cst.Name) if node.value == name and not _is_defined(source, node)]
+    for node in names:  # quicker than to say where things stand
+        holder = _at_top(source, node)
+        if not isinstance(holder, Definition):
+            return True
+        if holder not in asked:
+            asked.add(holder)
+            if _is_named(flow, view, holder, asked):
                 return True
-            if holder not in asked:
-                asked.add(holder)
-                if _is_named(flow, view, holder, asked):
-                    return True
-    inside = {each: source.offsets(each) for each in source.module.body if isinstance(each, Definition)}
-    described = [source.offsets(each) for each in source.nodes_of(cst.Expr) if isinstance(each.value, cst.SimpleString)]
-    for offset in named_at(source.text, name):
+    offsets = list(named_at(source.text, name))
+    if len(offsets) == len(names):
+        offsets.clear()  # no string names it, nor an attribute
+    inside, described = _spans(source) if offsets else ({}, [])
+    for offset in offsets:
         if any(start <= offset < end for start, end in described):
             continue  # class Flipped: """Causal, the other way round."""
         by = next((each for each, (start, end) in inside.items() if start <= offset < end), None)
@@ -204,6 +206,18 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
     if _tries_out(top):
         return False
     return view.some_file_runs(f"{view.module()} {name}") is not False
+
+
+def _is_defined(source: Source, node: cst.Name) -> bool:
+    above = source.parents[node]
+    return isinstance(above, Definition) and above.name is node
+
+
+def _spans(source: Source) -> tuple[dict[Definition, tuple[int, int]], list[tuple[int, int]]]:
+    """Where the definitions of the top level stand, and the strings that only describe."""
+    inside = {each: source.offsets(each) for each in source.module.body if isinstance(each, Definition)}
+    texts = [each for each in source.nodes_of(cst.Expr) if isinstance(each.value, cst.SimpleString)]
+    return inside, [source.offsets(each) for each in texts]
 
 
 def _at_top(source: Source, node: cst.CSTNode) -> cst.CSTNode:
