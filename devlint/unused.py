@@ -180,44 +180,37 @@ def _is_named(flow: Flow, view: View, top: Definition, asked: set[Definition]) -
     if _is_marked(top):
         return True
     name, source = top.name.value, flow.source
-    names = [node for node in source.nodes_of(cst.Name) if node.value == name and not _is_defined(source, node)]
-    for node in names:  # quicker than to say where things stand
-        holder = _at_top(source, node)
+    for holder in _naming(source, name):
         if not isinstance(holder, Definition):
             return True
         if holder not in asked:
             asked.add(holder)
             if _is_named(flow, view, holder, asked):
                 return True
-    offsets = list(named_at(source.text, name))
-    if len(offsets) == len(names):
-        offsets.clear()  # no string names it, nor an attribute
-    inside, described = _spans(source) if offsets else ({}, [])
-    for offset in offsets:
-        if any(start <= offset < end for start, end in described):
-            continue  # class Flipped: """Causal, the other way round."""
-        by = next((each for each, (start, end) in inside.items() if start <= offset < end), None)
-        if by is None:
-            return True
-        if by not in asked:
-            asked.add(by)
-            if _is_named(flow, view, by, asked):
-                return True
     if _tries_out(top):
         return False
     return view.some_file_runs(f"{view.module()} {name}") is not False
 
 
+def _naming(source: Source, name: str) -> Iterator[cst.CSTNode | None]:
+    """The statements of the top level that name a definition, where that is no description: those that do so in code
+    first, which are quicker to find than where anything stands; of strings and attributes, definitions alone."""
+    names = [node for node in source.nodes_of(cst.Name) if node.value == name and not _is_defined(source, node)]
+    yield from (_at_top(source, node) for node in names)
+    offsets = list(named_at(source.text, name))
+    if len(offsets) == len(names):
+        return
+    inside = {each: source.offsets(each) for each in source.module.body if isinstance(each, Definition)}
+    described = [source.offsets(each) for each in source.nodes_of(cst.Expr) if isinstance(each.value, cst.SimpleString)]
+    for offset in offsets:
+        # class Flipped: """Causal, the other way round."""
+        if not any(start <= offset < end for start, end in described):
+            yield next((each for each, (start, end) in inside.items() if start <= offset < end), None)
+
+
 def _is_defined(source: Source, node: cst.Name) -> bool:
     above = source.parents[node]
     return isinstance(above, Definition) and above.name is node
-
-
-def _spans(source: Source) -> tuple[dict[Definition, tuple[int, int]], list[tuple[int, int]]]:
-    """Where the definitions of the top level stand, and the strings that only describe."""
-    inside = {each: source.offsets(each) for each in source.module.body if isinstance(each, Definition)}
-    texts = [each for each in source.nodes_of(cst.Expr) if isinstance(each.value, cst.SimpleString)]
-    return inside, [source.offsets(each) for each in texts]
 
 
 def _at_top(source: Source, node: cst.CSTNode) -> cst.CSTNode:

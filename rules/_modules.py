@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import libcst as cst
 
+from devlint.flow.scope import Class
+from devlint.flow.value import MODULE, OF_LAYER
 from devlint.rule import Rule
+
+#: What a tensor is that a module holds, or one of its layers.
+REGISTERED = ("parameter", "buffer", OF_LAYER)
+
+
+def has_parts(cls: Class) -> bool:
+    """Whether a module has parameters, buffers or modules, of its own or from a base in its file."""
+    return any(value.kind == MODULE or value.ref in REGISTERED for each in cls.lineage for value in each.attrs.values())
 
 
 def after_super(rule: Rule, statement: cst.CSTNode) -> bool:

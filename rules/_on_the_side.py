@@ -10,8 +10,8 @@ from devlint import tree
 from devlint.flow.facts import Meeting
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import Class, Function
-from devlint.flow.value import MODULE
 from devlint.rule import Rule
+from devlint.rules._modules import has_parts
 
 #: Names of what says how long others are.
 _LENGTHS = re.compile(r"(^|_)(len|lens|length|lengths|sizes|counts)(_|$)|\w(lens|lengths)$")
@@ -29,7 +29,7 @@ def is_on_the_side(rule: Rule, function: Function, cls: Class, meeting: Meeting)
     parts = _parts_of(function, place.name)
     if place.name == first and not parts:
         return False
-    has_weights = _has_weights(cls)
+    has_weights = has_parts(cls)
     is_fed = any(
         feeding.module.place.name == "self" and feeding.value.place == place
         for feeding in rule.flow.facts.feedings.values()
@@ -46,14 +46,6 @@ def is_on_the_side(rule: Rule, function: Function, cls: Class, meeting: Meeting)
     if has_weights:  # self.net(x), x + self.shift
         return not any(rule.flow.value(node).place.name == "self" for node in counted)
     return place.name == first or not any(_holds(node, first) for node in counted)  # x - target["x"]
-
-
-def _has_weights(cls: Class) -> bool:
-    return any(
-        value.kind == MODULE or value.ref in ("parameter", "buffer")
-        for each in cls.lineage
-        for value in each.attrs.values()
-    )
 
 
 def _parts_of(function: Function, name: str) -> set[str]:

@@ -12,7 +12,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import called_name, dotted, last_word, only_target
 from devlint.flow.scope import BARE_BASES, DEVICE_SIDE, Class
-from devlint.flow.value import DICT, LIST, MODULE, OF_LAYER, TUPLE, Value
+from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, given_to
 from devlint.rules._default_device import is_under_default
@@ -21,7 +21,7 @@ from devlint.rules._integer_products import is_product, makes_integers
 from devlint.rules._kept_buffers import kept_buffers
 from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of, calls_that_run
-from devlint.rules._modules import after_super
+from devlint.rules._modules import REGISTERED, after_super, has_parts
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._overrides import overrides_attributes
 from devlint.rules._placed_unseen import attribute_may_be_placed, bases_elsewhere
@@ -273,7 +273,7 @@ class UnregisteredTensor(Rule):
         path = dotted(assign.targets[0].target)
         held = self.flow.value(given.value)
         deeper = [each for each in _inside(held) if each.kind in _CONTAINERS] if held.kind in _CONTAINERS else []
-        found = [v for each in deeper for v in _inside(each) if v.is_tensor and v.ref not in _REGISTERED]
+        found = [v for each in deeper for v in _inside(each) if v.is_tensor and v.ref not in REGISTERED]
         if not path.startswith("self.") or not any(v.place.is_host for v in found):
             return
         kind, code = last_word(self.flow.name_of(call)), self.code(cls.node)
@@ -312,7 +312,7 @@ class UnregisteredTensor(Rule):
 
     def _may_be_registered(self, statement: cst.CSTNode, value: Value) -> bool:
         """Whether a store makes a parameter, a buffer or a module of the attribute, on any path."""
-        if value.ref in _REGISTERED or value.kind == MODULE:
+        if value.ref in REGISTERED or value.kind == MODULE:
             return True
         # self.scale = nn.Parameter(scale) if learned else scale
         todo = [statement.value] if isinstance(statement, cst.Assign | cst.AnnAssign) else []
@@ -322,7 +322,7 @@ class UnregisteredTensor(Rule):
                 todo += [node.body, node.orelse]
             elif node is not None:
                 known = self.flow.value(node)
-                if known.ref in _REGISTERED or known.kind == MODULE or self._is_parameter_somewhere(node):
+                if known.ref in REGISTERED or known.kind == MODULE or self._is_parameter_somewhere(node):
                     return True
         return False
 
@@ -330,7 +330,7 @@ class UnregisteredTensor(Rule):
         """``if learned: scale = nn.Parameter(scale)``, and ``self.scale = scale`` behind it."""
         function = self.flow.function(node)
         return isinstance(node, cst.Name) and any(
-            dotted(target.target) == node.value and self.flow.value(assign.value).ref in _REGISTERED
+            dotted(target.target) == node.value and self.flow.value(assign.value).ref in REGISTERED
             for assign in self.source.nodes_of(cst.Assign)
             if self.flow.function(assign) is function
             for target in assign.targets
@@ -424,7 +424,7 @@ class UnregisteredTensor(Rule):
 
     def _may_have_parts(self, cls: Class) -> bool:
         """Whether a module has parameters, buffers or modules, of its own or from its bases, for all that is known."""
-        if _has_parts(cls) or any(_has_parts(base) for base in bases_elsewhere(self, cls)):
+        if has_parts(cls) or any(has_parts(base) for base in bases_elsewhere(self, cls)):
             return True
         ends, project = cls.outside_bases, self.flow.project
         if project is not None:
@@ -598,13 +598,7 @@ def _may_be_index(meeting: Meeting) -> bool:
 def _is_whole(cls: Class) -> bool:
     """Whether a class is `nn.Module` at once, and has parts that somebody has to move: ``L1Penalty(point)``, which only
     compares what it is called with to what it was handed, is where its makers want it."""
-    return _has_parts(cls) and not any(each.project_bases for each in cls.lineage)
-
-
-def _has_parts(cls: Class) -> bool:
-    return any(
-        value.kind == MODULE or value.ref in _REGISTERED for each in cls.lineage for value in each.attrs.values()
-    )
+    return has_parts(cls) and not any(each.project_bases for each in cls.lineage)
 
 
 _IS_LOSS = re.compile("loss|criterion", re.IGNORECASE)
@@ -616,7 +610,6 @@ _KEPT = ("tensor", "param", "module")
 _NUMBERS = (cst.List, cst.Tuple, cst.Float, cst.Integer)
 #: What leaves a tensor where it is, before it is read.
 _SAME = frozenset("detach squeeze view reshape flatten argmax".split())
-_REGISTERED = ("parameter", "buffer", OF_LAYER)
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
 _CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}

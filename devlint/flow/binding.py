@@ -25,6 +25,7 @@ from devlint.flow.value import (
     UNKNOWN_KIND,
     Value,
     element,
+    is_same,
     join,
     without_place,
     written_elsewhere,
@@ -143,8 +144,8 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
         if constant is not None:
             items[constant] = value
         elif container in frame.iterated:
-            # for k in batch: batch[k] = batch[k].to(device)
-            frame.rewritten[container] = base.but(items={name: _rewritten(item, value) for name, item in items.items()})
+            anew = {name: _rewritten(item, value) for name, item in items.items()}
+            _rewrite(frame, container, base, base.but(items=anew))
             return
         else:
             # for k in ("a", "b"): batch[k] = batch[k].to(device)   may be any of them
@@ -164,23 +165,29 @@ def _bind_item(frame: Frame, target: cst.Subscript, value: Value, env: Env, stat
     elif base.kind == THING and container is not None and value.kind == LIST:
         env[container] = without_place(base)  # batch[:] = [part.to(device) for part in batch]
     elif base.kind == THING and container is not None and key is None:
-        # `for k in batch: batch[k] = batch[k].to(device)`
         if value.holds_tensors:
             rewritten = base.but(place=value.place, origin=value.origin, pinned=value.pinned)
-            if container not in frame.iterated:  # while it is gone through, the next element is as it was
+            if container in frame.iterated:
+                _rewrite(frame, container, base, rewritten)
+            else:
                 env[container] = rewritten
-            known = frame.rewritten.get(container, base)
-            if value.place != base.place and known.place not in (base.place, value.place):
-                rewritten = join(known, rewritten)
-            # try: batch[k] = batch[k].to(device)
-            # except AttributeError: batch[k] = batch[k]   of what is no tensor
-            if value.place != base.place or known is base:
-                frame.rewritten[container] = rewritten
     elif key is not None and base.kind != TENSOR:
         env[key] = value
         frame.flow.has_paths = True
     if base.kind == UNKNOWN_KIND and container is not None:
         _store_item(frame, target, container, value, None)
+
+
+def _rewrite(frame: Frame, container: str, base: Value, rewritten: Value) -> None:
+    """``for k in batch: batch[k] = batch[k].to(device)``: while it is gone through, the next element is as it was.
+
+    A way that leaves them as they are is for what is no tensor: ``except AttributeError: batch[k] = batch[k]``
+    """
+    known = frame.rewritten.get(container)
+    if known is None or is_same(known, base):
+        frame.rewritten[container] = rewritten
+    elif not is_same(rewritten, base):
+        frame.rewritten[container] = join(known, rewritten)
 
 
 def _rewritten(item: Value, value: Value) -> Value:

@@ -43,6 +43,7 @@ from devlint.flow.value import (
     UNKNOWN_KIND,
     Value,
     element,
+    is_same,
     join,
     tensor,
     without_place,
@@ -389,23 +390,8 @@ def _same(a: Env | None, b: Env | None) -> bool:
         return True
     for key, value in b.items():
         mine = a.get(key)
-        if mine is None or not _is_same(mine, value):
+        if mine is None or not is_same(mine, value):
             return False
-    return True
-
-
-def _is_same(a: Value, b: Value) -> bool:
-    if a is b:
-        return True
-    if a.kind != b.kind or a.place != b.place or a.zero != b.zero or a.pinned != b.pinned or a.obj is not b.obj:
-        return False
-    one, other = a.items, b.items
-    if a.kind == LIST:
-        return one is other or (one is not None and other is not None and _is_same(one, other))
-    if a.kind == TUPLE:
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if a.kind == DICT:
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return True
 
 

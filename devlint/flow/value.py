@@ -278,6 +278,22 @@ def join(a: Value, b: Value) -> Value:
     )
 
 
+def is_same(a: Value, b: Value) -> bool:
+    """Whether no more is known of one value than of another, as far as places go."""
+    if a is b:
+        return True
+    if a.kind != b.kind or a.place != b.place or a.zero != b.zero or a.pinned != b.pinned or a.obj is not b.obj:
+        return False
+    one, other = a.items, b.items
+    if a.kind == LIST:
+        return one is other or (one is not None and other is not None and is_same(one, other))
+    if a.kind == TUPLE:
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if a.kind == DICT:
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    return True
+
+
 def _join_entry(one: dict[str, Value], other: dict[str, Value], key: str) -> Value:
     """What either dictionary holds under a key; ``{k: v.to(device) for k, v in rows.items()}`` says it of any key."""
     a, b = one.get(key) or one.get("*"), other.get(key) or other.get("*")
