@@ -9,6 +9,9 @@ import tokenize
 
 NEWLINE = re.compile(r"\r\n|\r|\n")
 
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_TWO_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)?[^\r\n]*")
+
 
 class SourceError(Exception):
     """The bytes are not Python source: the reason, and the place where they stop being it."""
@@ -27,15 +30,16 @@ def decode(raw: bytes) -> tuple[bytes, str, str]:
     body = raw[len(bom) :]
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise SourceError("the file is UTF-16, which Python does not read; save it as UTF-8", 1, 1)
-    try:
-        # a lone carriage return ends a line too, which detect_encoding does not know
-        head = b"\n".join(re.split(rb"\r\n|\r|\n", raw, maxsplit=2)[:2])
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(head).readline)
-    except SyntaxError as error:
-        # detect_encoding reads two lines only: a bad byte there is located below
-        if "invalid or missing encoding declaration" not in str(error):
-            raise SourceError(str(error), 1, 1) from error
-        encoding = "utf-8"
+    # a lone carriage return ends a line too, which detect_encoding does not know
+    head = _TWO_LINES.match(raw)[0]  # type: ignore[index]  # it matches anything
+    encoding = "utf-8"
+    if b"coding" in head:
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(_LINE_END.sub(b"\n", head)).readline)
+        except SyntaxError as error:
+            # detect_encoding reads two lines only: a bad byte there is located below
+            if "invalid or missing encoding declaration" not in str(error):
+                raise SourceError(str(error), 1, 1) from error
     if encoding == "utf-8-sig":
         encoding = "utf-8"
     try:

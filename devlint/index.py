@@ -136,6 +136,7 @@ class ProjectIndex:
         self._mentions: dict[str, Mentions] = {}
         self._reached: dict[str, Reached] = {}
         self._whole: dict[str, str] = {}
+        self._marked: dict[str, bool] = {}
         self.ledger = Ledger()
         self.trees = Trees()
         self.known: dict[Any, _Known] = {}  # what views have found out that is the same for all of them
@@ -211,7 +212,7 @@ class ProjectIndex:
         """
         folder = os.path.dirname(path)
         if folder not in self._roots:
-            root = self.root or _project_root(folder)
+            root = self.root or self._project_root(folder)
             facts = []
             above = folder
             while above != root:
@@ -227,6 +228,28 @@ class ProjectIndex:
             found.append(os.path.join(root, "src"))
             self._roots[folder] = tuple(found), frozenset(facts)
         return self._roots[folder]
+
+    def _project_root(self, folder: str) -> str:
+        """The nearest folder above that a project's own files mark; the topmost package's folder where none does."""
+        above = folder
+        while True:
+            if self._marks_root(above):
+                return above
+            parent = os.path.dirname(above)
+            if parent == above:
+                break
+            above = parent
+        while os.path.exists(os.path.join(folder, "__init__.py")):
+            parent = os.path.dirname(folder)
+            if parent == folder:
+                break
+            folder = parent
+        return folder
+
+    def _marks_root(self, folder: str) -> bool:
+        if folder not in self._marked:
+            self._marked[folder] = any(os.path.exists(os.path.join(folder, name)) for name in _ROOT_FILES)
+        return self._marked[folder]
 
     def unit(self, definition: Definition, *, waits: bool = False) -> Unit | None:
         """The definition, followed; ``None`` where it is not, or is being followed (recursion)."""
@@ -314,8 +337,8 @@ class ProjectIndex:
         """
         folder = os.path.dirname(path)
         if folder not in self._whole:
-            root = self.root or _project_root(folder)
-            self._whole[folder] = os.path.join(root, ALL_FILES) if self.root or _marks_root(root) else ""
+            root = self.root or self._project_root(folder)
+            self._whole[folder] = os.path.join(root, ALL_FILES) if self.root or self._marks_root(root) else ""
         return self._whole[folder]
 
     def _mention(self, path: str, question: str) -> str:
@@ -852,25 +875,3 @@ def _folder_of(path: str, level: int) -> str:
     for _ in range(level):
         path = os.path.dirname(path)
     return path
-
-
-def _project_root(folder: str) -> str:
-    """The nearest folder above that a project's own files mark; the topmost package's folder where none does."""
-    above = folder
-    while True:
-        if _marks_root(above):
-            return above
-        parent = os.path.dirname(above)
-        if parent == above:
-            break
-        above = parent
-    while os.path.exists(os.path.join(folder, "__init__.py")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            break
-        folder = parent
-    return folder
-
-
-def _marks_root(folder: str) -> bool:
-    return any(os.path.exists(os.path.join(folder, name)) for name in _ROOT_FILES)

@@ -99,7 +99,8 @@ class Outline:
 
     def text(self, name: str) -> str:
         """The lines that bind a name."""
-        return textwrap.dedent(self._code(name)) + "\n"
+        code = self._code(name)
+        return (textwrap.dedent(code) if code[:1].isspace() else code) + "\n"
 
     def around(self, name: str) -> str | None:
         """The text of the file, where the lines that define a name are in it as they are followed: not dedented."""
@@ -180,9 +181,10 @@ class Outline:
 
     def _lacks(self, name: str) -> bool:
         """Whether the file can be read, writes a name down nowhere, and has none that it does not write down."""
-        gone = re.compile(rf"\b{re.escape(name)}\b")
-        known = bool(self.bindings or self.stars)
-        return known and not any(gone.search(line) or _BINDS.search(line) for line in self._lines)
+        if not (self.bindings or self.stars):
+            return False
+        text = "\n".join(self._lines)
+        return not (name in text and re.search(rf"\b{re.escape(name)}\b", text)) and not _BINDS.search(text)
 
     def _read(self, node: ast.stmt, top: ast.stmt) -> None:
         match node:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
 #: As many characters of code are kept as trees; each takes some 60 bytes of memory.
-_ROOM = 400_000
+_ROOM = 1_000_000
 
 
 class Tree(NamedTuple):
@@ -31,6 +31,7 @@ class Trees:
         self._waiting: dict[str, Tree] = {}
         self._checked: dict[str, Tree] = {}  # that which was asked for last at the end
         self._room = _ROOM
+        self._spare = 0  # room that trees of checked files take
 
     def expect(self, paths: Iterable[str]) -> None:
         """These files are going to be checked."""
@@ -42,10 +43,11 @@ class Trees:
 
     def take(self, path: str) -> Tree | None:
         """The tree of a file that is checked now, if there is one."""
-        tree = self._waiting.pop(path, None) or self._checked.pop(path, None)
+        tree = self._waiting.pop(path, None)
         if tree is not None:
             self._room += len(tree.text)
-        return tree
+            return tree
+        return self._let_go(path) if path in self._checked else None
 
     def dismiss(self, path: str) -> None:
         """A file is expected no more, whether or not it could be read."""
@@ -58,6 +60,7 @@ class Trees:
         """A file has been checked, and others may ask for parts of it."""
         if self._has_room(tree.text):
             self._checked[path] = tree
+            self._spare += len(tree.text)
 
     def asked(self, path: str, text: str) -> cst.Module | None:
         """The tree of a file with this code, for a part of it; nothing where it would be made for that alone."""
@@ -83,9 +86,16 @@ class Trees:
     def _has_room(self, text: str) -> bool:
         """Takes the room for a tree, from those that nothing waits for if need be."""
         needed = len(text)
-        if needed > self._room + sum(len(tree.text) for tree in self._checked.values()):
+        if needed > self._room + self._spare:
             return False
         while needed > self._room:
-            self._room += len(self._checked.pop(next(iter(self._checked))).text)
+            self._let_go(next(iter(self._checked)))
         self._room -= needed
         return True
+
+    def _let_go(self, path: str) -> Tree:
+        """Gives back the room that the tree of a checked file takes."""
+        tree = self._checked.pop(path)
+        self._room += len(tree.text)
+        self._spare -= len(tree.text)
+        return tree

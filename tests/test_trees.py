@@ -154,3 +154,14 @@ def test_trees_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) -> 
     assert kept.asked("e.py", "z = 1\n") is None
     kept.dismiss("c.py")
     assert kept.asked("e.py", "z = 1\n") is not None
+
+
+def test_the_room_of_a_checked_tree_that_is_taken_over_again_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "_ROOM", 12)
+    kept = Trees()
+    kept.expect(["b.py"])
+    for _ in range(3):  # as often as a file is fixed
+        kept.keep("a.py", Tree("x = 1\n", parse("x = 1\n")))
+        assert kept.take("a.py") is not None
+    assert kept.asked("b.py", "x = 1111111\n") is not None  # all the room there is
+    assert kept.asked("c.py", "z = 1\n") is None
