@@ -30,6 +30,13 @@ def is_used_as_tensor(rule: Rule, since: cst.CSTNode, receiver: cst.BaseExpressi
     return False
 
 
+def is_more_than_tensor(function: Function | None, name: str) -> bool:
+    """``batch.num_graphs``, ``graph.cart_dir``: batches of graphs, and other objects, move in place, and have `detach`,
+    `clone` and the like, too."""
+    read = function.attributes.get(name, set()) if function is not None else set()
+    return any(not each.startswith("_") for each in read - _ALL_OF_TENSORS)
+
+
 def called_names(rule: Rule, function: Function | None) -> set[str]:
     """The plain names that a function, or the file outside of all functions, calls: ``net`` of ``net(x)``."""
     if function is not None:
@@ -82,8 +89,12 @@ def takes_tensors_alone(rule: Rule, call: cst.Call) -> bool:
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.MatrixMultiply, cst.Power)
 
-#: What batches of graphs have and no tensor has. They move in place, and have `detach`, `clone` and the like, too.
-OF_GRAPHS = frozenset("edge_index edge_attr edge_weight num_graphs num_nodes ptr".split())
+_ALL_OF_TENSORS = (
+    {*table.METHODS, *table.ATTRIBUTES, *table.MOVES, *table.TYPE_MOVES, *table.HOST_ONLY_METHODS, *table.NEW_METHODS}
+    | {*"index new storage untyped_storage data_ptr register_hook register_post_accumulate_grad_hook set_".split()}
+    | {*"itemsize is_sparse_csr sparse_mask smm sspaddmm backward retain_grad stride".split()}
+    | {"[,]", "size()"}  # ways to use one, not names
+)
 
 #: Methods of tensors; what holds several and moves them in place, as graphs and modules do, has none of these.
 OF_TENSORS = frozenset(

@@ -20,7 +20,7 @@ from devlint.rules._missed import LENGTHS, Misses
 from devlint.rules._moves import destination, short
 from devlint.rules._places import origin_note
 from devlint.rules._switches import tests_above
-from devlint.rules._tensor_use import OF_GRAPHS, OF_TENSORS, called_names, is_used_as_tensor
+from devlint.rules._tensor_use import OF_TENSORS, called_names, is_more_than_tensor, is_used_as_tensor
 from devlint.rules._unread import Unread, unread_moves
 
 
@@ -161,9 +161,14 @@ class DiscardedMove(Rule):
         receiver = call.func.value
         if not isinstance(receiver, cst.Name | cst.Attribute | cst.Subscript):
             return  # torch.zeros(1).cuda()  wakes the device up
-        function = self.flow.function(call)
-        if function is not None and function.attributes.get(dotted(receiver), set()) & OF_GRAPHS:
-            return  # batch.to(device); batch.num_graphs
+        given = self.flow.value(receiver)
+        surely_tensor = given.is_tensor and given.place.is_known
+        if (
+            given.kind != INSTANCE
+            and not surely_tensor
+            and is_more_than_tensor(self.flow.function(call), dotted(receiver))
+        ):
+            return
         move = self.flow.move(call)
         shown = move is not None and (
             move.value.is_tensor or self._is_collated(receiver, move.value) or self._is_used_as_tensor(receiver, move)

@@ -95,8 +95,9 @@ class InvalidDeviceArgument(Rule):
     host until somebody moves the module. `gpu or other`
     counts where it is given for a device or the other is one, and not where both are the rank of the process.
 
-    Tentative, and kept back unless that is selected: the context manager as a statement in a file that names each of
-    its devices, so that the selected one decides on nothing; a parameter of which nothing but a default (`cuda=False`)
+    Tentative, and kept back unless that is selected: the context manager as a statement where the device is the first
+    one or has no index (`device = "cuda"`), since that is the current one anyway, or in a file that names each of its
+    devices, so that the selected one decides on nothing; a parameter of which nothing but a default (`cuda=False`)
     says that it is a flag, where no call of the file leaves it out or hands it one; and constructors of host tensors in
     a file that sets the default tensor type, since they make others then, in what puts batches together on the host,
     with a device that is the host's by default, below an option of the constructor that nothing in the file gives (`if
@@ -212,15 +213,20 @@ class InvalidDeviceArgument(Rule):
         """``torch.cuda.device(rank)`` on a line of its own."""
         if node.args and isinstance(self.parent(node), cst.Expr) and not self._is_expected(node):
             # set_device(torch.device("cuda"))  raises for want of an index
-            offered = isinstance(node.func, cst.Attribute) and self._has_index(node.args[0].value)
+            given = node.args[0].value
+            offered = isinstance(node.func, cst.Attribute) and self._has_index(given)
             edit = self.replace(node.func, re.sub(r"\bdevice$", "set_device", self.code(node.func)))
             self.report(
                 node,
                 f"`{short(self.code(node))}` selects nothing here: it is a context manager",
                 fix=self.fix("call `set_device`", edit, safe=False) if offered else None,
                 silent=True,
-                tentative=self._is_set_before(node) or not self._counts_on_current(),
+                tentative=self._is_set_before(node) or not self._counts_on_current() or not self._is_another(given),
             )
+
+    def _is_another(self, given: cst.BaseExpression) -> bool:
+        """``device = "cuda"; torch.cuda.device(device)``, ``torch.cuda.device(0)``: that is the one in use anyway."""
+        return self._has_index(given) and _FIRST.search(self.flow.value(given).place.name or self.code(given)) is None
 
     def _counts_on_current(self) -> bool:
         """``x.cuda()``, ``device="cuda"``: whether anything in the file goes where the selected device is."""
@@ -557,6 +563,8 @@ def _outwards(function: Function) -> Iterator[Function]:
         around = around.outer
 
 
+#: ``0``, ``cuda:0``
+_FIRST = re.compile(r"\b0$")
 #: ``batch["x"].device``
 _OF_ROW = re.compile(r"(\w+)\[[^\]]*\]\.device")
 

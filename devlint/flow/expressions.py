@@ -12,7 +12,7 @@ from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.names import dotted
 from devlint.flow.narrowing import narrow
-from devlint.flow.place import UNKNOWN_PLACE
+from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
 from devlint.flow.value import (
     ARRAY,
     DATA,
@@ -151,8 +151,12 @@ def _subscript(frame: Frame, node: cst.Subscript) -> Value:
             return UNKNOWN  # table[rows]   an object of another file's may give arrays
         frame.note_indexed(base, indices)
         # scores[kept]: nothing that is on the host takes indices that are on a device
-        there = next((i for _, i in indices if i.kind == TENSOR and i.place.is_there and i.zero is False), None)
-        return Value(THING, there.place, node) if there is not None else base
+        there = next((i.place for _, i in indices if i.kind == TENSOR and i.place.is_there and i.zero is False), None)
+        if there is None:
+            return base
+        # def turn(q, sin, rows): return q * sin[rows]   may be handed rows on the host, and a table that is not
+        handed = frame.function is not None and there.name in frame.function.param_names
+        return Value(THING, SOMEWHERE if handed else there, node)
     return base if arrays.is_axes(base) else UNKNOWN
 
 

@@ -31,6 +31,7 @@ from devlint.flow.value import (
     DATA,
     DEVICE,
     DICT,
+    ELEMENT,
     FILE,
     GENERATOR,
     HOST_DATA,
@@ -133,7 +134,9 @@ def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str
         return NOTHING
     if name == "numpy":
         return NUMPY_ARRAY
-    return calls.unknown_call(frame, node, args)
+    result = calls.unknown_call(frame, node, args)
+    # torch.tensor(policy(x).mean.clamp(-1, 1))  is where the policy is
+    return tensor(UNKNOWN_PLACE, node) if name in table.ONLY_OF_TENSORS and result is UNKNOWN else result
 
 
 def _gather(frame: Frame, node: cst.Call, name: str, args: Args) -> None:
@@ -399,7 +402,10 @@ def _thing_method(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: V
         _replace_content(frame, node, func, receiver, name, args)
     if operation is None or name in ("index", "count", "update", "append", "sample", "mean", "mode"):
         return UNKNOWN if name != "mean" else _tensor_method(frame, node, func, receiver.but(kind=TENSOR), name)
-    return _tensor_method(frame, node, func, receiver.but(kind=TENSOR, ref=None), name)
+    result = _tensor_method(frame, node, func, receiver.but(kind=TENSOR, ref=None), name)
+    # for batch in loader: mixed = batch.clone()   of a batch of graphs is one
+    of_loader = isinstance(receiver.ref, Value) and receiver.ref.kind == LOADER and receiver.text != ELEMENT
+    return result.but(kind=THING) if name == "clone" and of_loader else result
 
 
 def _replace_content(frame: Frame, node: cst.Call, func: cst.Attribute, receiver: Value, name: str, args: Args) -> None:

@@ -179,6 +179,11 @@ MOVES: frozenset[str] = frozenset(_names("to cuda cpu xpu ipu mtia npu hpu mlu m
 #: ``x.type()`` do not.
 TYPE_MOVES: frozenset[str] = frozenset({"type", "type_as"})
 
+#: What has one of these is a tensor, and gives one: numpy's arrays, and what else is called with numbers, have none.
+ONLY_OF_TENSORS: frozenset[str] = frozenset(
+    _names("clamp clamp_min clamp_max contiguous log_softmax masked_fill unsqueeze index_select type_as")
+)
+
 #: Error on a tensor that is on a device.
 HOST_ONLY_METHODS: frozenset[str] = frozenset(_names("numpy apply_ map_ map2_ pin_memory"))
 
