@@ -11,7 +11,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import called_name, dotted, last_word, only_target
-from devlint.flow.scope import BARE_BASES, DEVICE_SIDE, Class
+from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, DEVICE_SIDE, Class
 from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, given_to
@@ -112,13 +112,14 @@ class UnregisteredTensor(Rule):
     `__getattribute__`, or that a decorator of the project changes, attributes whose `data` is set to what is elsewhere,
     modules that the file reads on the host (`self.policy(x).numpy()`) and moves nowhere, modules that bring their own
     parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions, which run on
-    the host alone, what is made while weights are loaded (`load_weights`), integers that matrices are multiplied by,
-    for which CUDA has no kernels, a buffer that a call registers, whose `None` takes its place, where another statement
-    sets it again, what meets the input in a branch of a function of the file that it is handed to, what another file
-    may bring to the device (`net.mean = net.mean.cuda()`, a base, or a helper that is handed `self`, that sets whatever
-    attributes there are), modules in files of data or transforms, and modules without parameters, buffers or modules of
-    their own, which may be called where data is read, in a file that has no other module with these and moves none,
-    unless they are losses by their names.
+    the host alone, what is made while weights are loaded (`load_weights`), what a buffer would not cure, made behind
+    the constructor's own `self.to(device)`, in a method that is called later, or of a parameter, with its graph,
+    integers that matrices are multiplied by, for which CUDA has no kernels, a buffer that a call registers, whose
+    `None` takes its place, where another statement sets it again, what meets the input in a branch of a function of the
+    file that it is handed to, what another file may bring to the device (`net.mean = net.mean.cuda()`, a base, or a
+    helper that is handed `self`, that sets whatever attributes there are), modules in files of data or transforms, and
+    modules without parameters, buffers or modules of their own, which may be called where data is read, in a file that
+    has no other module with these and moves none, unless they are losses by their names.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -181,8 +182,9 @@ class UnregisteredTensor(Rule):
                 continue
             for statement, value in stores:
                 if value.is_tensor and value.place.is_host:
+                    cured = sure and not self._is_no_cure(statement)
                     found.append(
-                        self._told(statement, cls, name, meeting, "attribute", "it", sure=sure, on_host=on_host)
+                        self._told(statement, cls, name, meeting, "attribute", "it", sure=cured, on_host=on_host)
                     )
                 elif value.or_host is not None:  # self.mean = torch.zeros(3) if mean is None else mean
                     found.append(
@@ -362,6 +364,26 @@ class UnregisteredTensor(Rule):
         """Whether the class, or one that it is a base of, is called as modules are: others may never be moved."""
         # class Guide(nn.Module): def model(self, x): ...; def guide(self, x): ...
         return any(method in each.methods for each in (*cls.lineage, *cls.descendants) for method in _CALLED)
+
+    def _is_no_cure(self, statement: cst.CSTNode) -> bool:
+        """Whether a buffer would be on the host just the same, or keep a graph there: ``self.to(device); self.steps =
+        torch.arange(9)``, ``def reset(self): self.state = torch.zeros(9)``, ``self.back = torch.inverse(self.weight)``.
+        """
+        function = self.flow.function(statement)
+        if function is None or not isinstance(statement, cst.Assign | cst.AnnAssign) or statement.value is None:
+            return False
+        moves = (
+            each
+            for each in tree.walk(function.node.body)
+            if isinstance(each, cst.Call) and dotted(each.func) in _OWN_MOVES
+        )
+        made = self.flow.value(statement.value)
+        of_parameter = made.tracked is not False and any(
+            isinstance(each, cst.Attribute) and self.flow.value(each).ref == "parameter"
+            for each in tree.walk(statement.value)
+        )
+        late = function.role != CONSTRUCTOR or any(self.source.comes_before(each, statement) for each in moves)
+        return late or of_parameter
 
     def _is_set_by_loading(self, statement: cst.CSTNode) -> bool:
         """``def load_weights(self, weights): ...; self.table = self.embed.weight * 2``: when weights are loaded, the
@@ -606,6 +628,7 @@ _HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functi
 _OF_PARAMETERS = ("torch.nn.ParameterDict", "torch.nn.ParameterList")
 #: What nn.Module has to register, of which none returns anything.
 _REGISTER = ("register_buffer", "register_parameter", "register_module", "add_module")
+_OWN_MOVES = frozenset(f"self.{move}" for move in table.MOVES)
 _KEPT = ("tensor", "param", "module")
 _NUMBERS = (cst.List, cst.Tuple, cst.Float, cst.Integer)
 #: What leaves a tensor where it is, before it is read.
