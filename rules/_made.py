@@ -7,10 +7,11 @@ from typing import NamedTuple, TypeGuard
 
 import libcst as cst
 
+from devlint import tree
 from devlint.flow import Flow
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
-from devlint.flow.names import dotted
+from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import Function
 from devlint.flow.value import DTYPE, TENSOR
 from devlint.flow.waiting import bound_to
@@ -126,6 +127,43 @@ def is_view(node: cst.BaseExpression) -> TypeGuard[cst.Subscript | cst.Attribute
     if isinstance(node, cst.Subscript):
         return all(_is_plain_index(item.slice) for item in node.slice)
     return isinstance(node, cst.Attribute) and node.attr.value in ("T", "mT")
+
+
+def leaves_gaps(node: cst.CSTNode) -> bool:
+    """Whether it takes a view that does not fill its memory, or fills it twice: ``torch.eye(3).expand(n, 3, 3)``.
+
+    A copy to another device fills its own, and may be written to and viewed as that one may not.
+    """
+    for each in tree.walk(node):
+        if isinstance(each, cst.Subscript) and not _is_dense(each):
+            return True
+        if isinstance(each, cst.Call) and called_name(each) in _WITH_GAPS:
+            return True
+    return False
+
+
+def _is_dense(node: cst.Subscript) -> bool:
+    """``x[None]``, ``x[:n]``, ``x[None, 0]``, not ``x[:, :n]`` and ``x[::2]``: rows as they lie."""
+    picked = [item.slice for item in node.slice if not _takes_all(item.slice)]
+    if not picked:
+        return True
+    first = picked[0]
+    before = node.slice[: [item.slice for item in node.slice].index(first)]
+    news = all(isinstance(item.slice, cst.Index) and dotted(item.slice.value) == "None" for item in before)
+    return len(picked) == 1 and news and not (isinstance(first, cst.Slice) and first.step is not None)
+
+
+def _takes_all(index: cst.BaseSlice) -> bool:
+    """``None``, ``:`` and ``...``"""
+    if isinstance(index, cst.Slice):
+        return index.lower is None and index.upper is None and index.step is None
+    return isinstance(index, cst.Index) and (isinstance(index.value, cst.Ellipsis) or dotted(index.value) == "None")
+
+
+_WITH_GAPS = frozenset(
+    "expand expand_as broadcast_to as_strided unfold diagonal select narrow chunk split split_with_sizes tensor_split "
+    "hsplit vsplit dsplit unbind".split()
+)
 
 
 def _is_plain_index(index: cst.BaseSlice) -> bool:

@@ -20,6 +20,7 @@ from devlint.rules._made import (
     Named,
     head,
     is_stored,
+    leaves_gaps,
     mentions_of,
     moves_by_type,
     statement_in,
@@ -77,9 +78,11 @@ class CreateThenMove(Rule):
     The fix gives the factory `device=` and drops the move, or only its device where it changes the type, too. It is
     safe: the values stay the same, but for the last digit, perhaps, of what `torch.linspace`, `torch.logspace` and
     windows compute. For random factories it is unsafe, since a device draws other numbers from the same seed than the
-    host does; so it is for `.cuda(index)` with an index that may be `None`, for `.to(x.device.type)` and
-    `.type(x.type())`, which forget the index: the fix writes `device=x.device`; and for what is put together. No fix is
-    offered where the device may be another one, or not bound yet, at the factory.
+    host does; so it is behind `expand`, `narrow` or `x[:, :n]`, whose results share memory or leave gaps in it, as
+    their copy on the device does not (writing to it and `view` may raise then); for `.cuda(index)` with an index that
+    may be `None`, for `.to(x.device.type)` and `.type(x.type())`, which forget the index: the fix writes
+    `device=x.device`; and for what is put together. No fix is offered where the device may be another one, or not bound
+    yet, at the factory.
 
     ## Limits
     Silent for values that come from Python or numpy (`torch.tensor(xs)`): `device=` makes the very same copy of them.
@@ -242,6 +245,8 @@ class CreateThenMove(Rule):
             return None
         title = f"make it there: `device={device}`" + (" (draws other random numbers)" if made.random else "")
         safe = not made.random and self._names_a_device(move) and not _is_kind_of_device(move.target_node)
+        lines = [named.line, *named.between] if named is not None else []
+        safe = safe and not any(map(leaves_gaps, (move.receiver, *lines)))
         return self.fix(title, argument, removal, safe=safe)
 
     def _fix_of_joined(self, move: Move, joined: Joined) -> Fix | None:
