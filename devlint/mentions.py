@@ -42,12 +42,14 @@ _REDIRECTS = re.compile(
     rb"(?:\bset_default_(?:tensor_type|device)|\bwith\b[^\n:]{0,200}[ \t]torch\.device|\benter_context\(torch\.device)"
     rb"\(\s*(?P<given>(?:[^()]|\((?:[^()]|\([^()]*\))*\)){0,300})"
     rb"|^[ \t]*with[ \t]+(?:[\w.]+\.)?(?!\w*cpu)\w*device:[ \t\r]*$"
-    rb"|^[ \t]*with\b[^\n#]*\.init_module\(",
+    rb"|^[ \t]*with\b[^\n#]*\.init_module\("
+    rb"|\bget_default_device\(",
     re.MULTILINE,
 )
 #: What one of these is written with: to search for that takes no time.
 _OF_REDIRECTS = (
-    b"set_default_", b" torch.device(", b"enter_context(torch.device(", b"device:\n", b"device:\r\n", b".init_module("
+    b"set_default_", b" torch.device(", b"enter_context(torch.device(", b"device:\n", b"device:\r\n", b".init_module(",
+    b"get_default_device(",
 )  # fmt: skip
 #: Types and devices of the host, and the one whose tensors are made again later.
 _OF_HOST = re.compile(

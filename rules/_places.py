@@ -51,6 +51,7 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         and there.holds_tensors
         and bound_before(flow, there_node.value, at)
         and _is_no_number(flow, at, there_node.value)
+        and not _is_moved_later(flow, function, there_node.value, at)
     ):
         return f"{there_node.value}.device"
     place = there.place
@@ -58,7 +59,7 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         return _device_in_reach(flow, at, place) or f'"{place.name}"'
     if place.kind == "device" and names_device(last_word(place.name)):
         head = place.name.partition(".")[0]
-        if head == "self" or bound_before(flow, head, at):
+        if _has_self(function) if head == "self" else bound_before(flow, head, at):
             return place.name
     if place.kind == "param" and _is_given_tensor(flow, at, place.name):
         return f"{place.name}.device"
@@ -151,7 +152,8 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
         for param in function.params:
             given, known_as = flow.value(param), param.name.value
             is_tensor = given.is_tensor and given.place.is_there and param.default is None
-            if is_tensor and _is_no_number(flow, at, known_as) and not _is_rebound(flow, function, known_as):
+            kept = not _is_rebound(flow, function, known_as) and not _is_moved_later(flow, function, known_as, at)
+            if is_tensor and kept and _is_no_number(flow, at, known_as):
                 return known_as
     _, end = flow.source.offsets(at)  # its own arguments count: torch.zeros(x.size(0))
     found = None
@@ -165,9 +167,31 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
             break
         if function is not None and _is_rebound(flow, function, name.value):
             continue
+        if _is_moved_later(flow, function, name.value, at):
+            continue
         if (value.is_tensor or _used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
             found = name.value if _is_no_number(flow, at, name.value) else found
     return found
+
+
+def _has_self(function: Function | None) -> bool:
+    """Whether `self` is known in a function: no static method, no plain function."""
+    while function is not None:
+        if "self" in function.param_names:
+            return True
+        function = function.outer
+    return False
+
+
+def _is_moved_later(flow: Flow, function: Function | None, name: str, at: cst.CSTNode) -> bool:
+    """``state = torch.zeros(n)``, and then ``x = x.to(device)``: until then, ``x`` is where it was."""
+    return any(
+        isinstance(move.receiver, cst.Name)
+        and move.receiver.value == name
+        and flow.function(move.node) is function
+        and not flow.source.comes_before(move.node, at)
+        for move in flow.facts.moves.values()
+    )
 
 
 def _is_rebound(flow: Flow, function: Function, name: str) -> bool:

@@ -51,7 +51,7 @@ _SETTINGS = re.compile(
 
 def is_shown(rule: Rule, meeting: Meeting) -> bool:
     """Whether the other side of a meeting is on a device by more than a parameter that may be anywhere."""
-    if is_off(rule, meeting.node):
+    if is_off(rule, meeting.node) or _is_read_as_array(rule, meeting.node) or _counts_something(meeting):
         return False
     if _may_be_read(rule, meeting) or _may_be_hooked(rule, meeting.there):
         return False
@@ -76,6 +76,29 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
             or reads_arrays_before(rule, function, meeting.node)
         )
     return _runs_in_forward(rule, function, meeting)
+
+
+def _is_read_as_array(rule: Rule, node: cst.CSTNode) -> bool:
+    """``self.net(torch.tensor(rows)).argmax(-1).numpy()``: what comes of it is on the host, or raises in any case."""
+    attribute = rule.parent(node)
+    while isinstance(attribute, cst.Attribute):
+        call, how = rule.parent(attribute), attribute.attr.value
+        if not isinstance(call, cst.Call) or how in table.MOVES:
+            return False
+        if how == "numpy":
+            return not call.args
+        attribute = rule.parent(call)
+    return False
+
+
+#: Names of what is counted beside a result, mostly by Python's numbers or on the host.
+_COUNTED = re.compile(r"(^|_)(usage|perplexity|counts?|num|n|acc|accuracy|ratio|rate|fraction|steps?)(_|$)")
+
+
+def _counts_something(meeting: Meeting) -> bool:
+    """``codes, loss, usage = quantizer(x); total_usage += usage``: of what a module gives beside its result."""
+    node, there = meeting.node, meeting.there_node
+    return isinstance(node, cst.AugAssign) and isinstance(there, cst.Name) and _COUNTED.search(there.value) is not None
 
 
 def _is_handed_moved(rule: Rule, function: Function) -> bool:

@@ -183,7 +183,9 @@ class InvalidDeviceArgument(Rule):
             if arg is not None and not self._is_expected(node):
                 # nn.Parameter(torch.zeros(3), device=device)  wants the tensor there, which is for another call to do
                 of_operands = name in table.FUNCTIONS or name in table.MODULES or name in table.OPTIMIZERS
-                edit = self.remove_argument(node, "device") if of_operands else None
+                # DistributedDataParallel(net, device=[rank], output_device=rank)  means `device_ids`
+                meant = argument(node, None, "output_device") is not None
+                edit = self.remove_argument(node, "device") if of_operands and not meant else None
                 fix = self.fix("leave `device` out", edit, safe=True) if edit is not None else None
                 refused = "no `device`"
                 if name == "torch.from_numpy":

@@ -12,7 +12,7 @@ from devlint.flow import copies, hypothesis
 from devlint.flow import torch_table as table
 from devlint.flow.arguments import Operand
 from devlint.flow.facts import Meeting, Wait
-from devlint.flow.names import annotation_names, is_dict_of_tensors, is_list_of_tensors, is_tensor_annotation
+from devlint.flow.names import annotation_names, dotted, is_dict_of_tensors, is_list_of_tensors, is_tensor_annotation
 from devlint.flow.place import (
     CANNOT_TELL,
     HOST,
@@ -787,9 +787,14 @@ class Frame:
 
     def _device_form(self, param: cst.Param) -> str | None:
         """Whether a parameter is a ``torch.device``, as annotated, or perhaps a string."""
-        if param.annotation is None or isinstance(param.default, cst.SimpleString):
+        default = param.default
+        if param.annotation is None or isinstance(default, cst.SimpleString):
             return None  # a default that is a string says more than the annotation
         known = self.scope.qualified_names(param.annotation)
+        if isinstance(default, cst.Name | cst.Attribute) and dotted(default) != "None" and known == {"torch.device"}:
+            known = known | {
+                "str"
+            }  # def __init__(self, device: torch.device = DEVICE)   of a file with DEVICE = "cuda"
         return OBJECT if known == {"torch.device"} else OBJECT_OR_TEXT if known == {"torch.device", "str"} else None
 
     def _parameter_place(self, name: str) -> Place:
