@@ -86,7 +86,7 @@ class CreateThenMove(Rule):
 
     ## Limits
     Silent for values that come from Python or numpy (`torch.tensor(xs)`): `device=` makes the very same copy of them.
-    Silent with `generator=`, `pin_memory=`, `requires_grad=` and an explicit `device="cpu"`; where something is
+    Silent with `generator=`, `pin_memory=`, `requires_grad=True` and an explicit `device="cpu"`; where something is
     computed, written or read between; where one tensor is copied several times, or is then written from the host; for
     `linspace` of integers, which a device rounds in another way, and for tensors without elements. Silent where
     `self.device` may be the host's: it was read from another module in a constructor, or all callers move what they get
@@ -311,7 +311,7 @@ class CreateThenMove(Rule):
         if kept:
             return self.replace_between(method_start, end, f"to({kept})")
         if named is not None and self._only_rebinds(move, named):
-            return self._delete_statement(named.move_line)
+            return self.delete_statement(named.move_line)
         gap = text[receiver_end:method_start]
         if "#" in gap:  # a comment on the line above stays
             receiver_end += len(gap.rpartition("\n")[0].rstrip("\r"))
@@ -360,13 +360,6 @@ class CreateThenMove(Rule):
             and statement.targets[0].target.value == move.receiver.value
             and statement.value is move.node
         )
-
-    def _delete_statement(self, line: cst.SimpleStatementLine) -> Edit:
-        comment = line.trailing_whitespace.comment
-        if comment is None:
-            return self.delete_line(line)
-        start, _ = self.source.offsets(line.body[0])
-        return self.replace_between(start, self.source.offsets(comment)[0], "")
 
 
 def _is_kind_of_device(node: cst.BaseExpression | None) -> TypeGuard[cst.Attribute]:
