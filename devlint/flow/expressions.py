@@ -168,6 +168,8 @@ def _index_tensor(frame: Frame, node: cst.Subscript, base: Value, indices: list[
             frame.meet_index(node, (node.value, base), (index_node, index))
         if base.place.is_there and index.place.is_there and index.ref == "mask" and not index.zero:
             frame.wait(node, "mask", index_node, index, explicit=False)
+    if base.zero is True and any(type(index_node) is cst.Integer for index_node, _ in indices):
+        return UNKNOWN  # x.mean()[0]   raises, and gave a number once
     # an integer takes a dimension away; a slice and a `None` leave one
     zero = False if sliced or any(index.kind == NONE for _, index in indices) else None
     if any(index.kind == TENSOR and index.zero is False for _, index in indices):

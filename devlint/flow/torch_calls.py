@@ -48,6 +48,8 @@ def call(frame: Frame, node: cst.Call, name: str, args: Args) -> Value:
         return factories.like(frame, node, args)
     if name in table.KEEPING:
         return factories.keep(frame, node, args)
+    if name == "torch.from_numpy" and args.keywords:
+        return UNKNOWN  # torch.from_numpy(rows, dtype=torch.float)   raises
     if name in table.HOST_FACTORIES:
         return factories.make_on_host(frame, node, name, args)
     if name in table.DEVICE_TYPED:
