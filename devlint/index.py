@@ -330,25 +330,6 @@ class ProjectIndex:
         node = found[0].with_changes(leading_lines=())
         return Tree(text, module.with_changes(header=(), body=(node,), footer=()))
 
-    def keep_parts(self, path: str, tree: Tree) -> None:
-        """Keep of a tree what may be followed, and was not yet."""
-        import libcst as cst
-
-        outline = self.outline(path)
-        if outline is None:
-            return
-        parts, size = [], 0
-        for node in tree.module.body:
-            if not isinstance(node, cst.FunctionDef | cst.ClassDef) or node.name.value not in outline.bindings:
-                continue
-            name = node.name.value
-            followed = outline.followed(name)
-            if followed and (Definition(path, name, outline.bindings[name].kind), False) not in self._units:
-                parts.append(node)
-                size += len(followed)
-        if parts:
-            self.trees.keep(path, Tree(tree.text, tree.module.with_changes(header=(), body=parts, footer=())), size)
-
     def all_files(self, path: str) -> str:
         """What stands, in a question, for all files of the project that the file at ``path`` belongs to.
 
@@ -427,8 +408,8 @@ class View:
         return self.index.trees.take(self.path)
 
     def keep_tree(self, text: str, module: cst.Module) -> None:
-        """The file has been checked: what others may ask to be followed is kept."""
-        self.index.keep_parts(self.path, Tree(text, module))
+        """The file has been checked: its tree is for others now."""
+        self.index.trees.keep(self.path, Tree(text, module))
 
     def find(self, qualified: str) -> Definition | None:
         """The definition of the project that a name imported into the file leads to, if it leads to one."""

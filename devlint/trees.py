@@ -1,8 +1,7 @@
 """Trees of whole files, kept for what other files ask of them: parsing is the costliest part of a check.
 
 A definition that is followed in a file whose own check is still to come is taken from the tree of the whole file, and
-the check takes that tree over. After a check, the definitions that may still be asked for stay as long as there is
-room.
+the check takes that tree over. Some trees stay after their check, as long as there is room, for those who ask later.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
 #: As many characters of code are kept as trees; each takes some 60 bytes of memory.
-_ROOM = 600_000
+_ROOM = 1_000_000
 
 
 class Tree(NamedTuple):
@@ -30,7 +29,7 @@ class Trees:
     def __init__(self) -> None:
         self._expected: set[str] = set()
         self._waiting: dict[str, Tree] = {}
-        self._checked: dict[str, tuple[Tree, int]] = {}  # that which was asked for last at the end
+        self._checked: dict[str, Tree] = {}  # that which was asked for last at the end
         self._room = _ROOM
         self._spare = 0  # room that trees of checked files take
 
@@ -47,7 +46,8 @@ class Trees:
         tree = self._waiting.pop(path, None)
         if tree is not None:
             self._room += len(tree.text)
-        return tree
+            return tree
+        return self._let_go(path) if path in self._checked else None
 
     def dismiss(self, path: str) -> None:
         """A file is expected no more, whether or not it could be read."""
@@ -56,20 +56,18 @@ class Trees:
         if tree is not None:
             self._room += len(tree.text)
 
-    def keep(self, path: str, tree: Tree, size: int) -> None:
-        """A file has been checked, and others may ask for parts of it: those that are left in the tree."""
-        self._let_go(path)
-        if self._has_room(size):
-            self._checked[path] = tree, size
-            self._spare += size
+    def keep(self, path: str, tree: Tree) -> None:
+        """A file has been checked, and others may ask for parts of it."""
+        if self._has_room(tree.text):
+            self._checked[path] = tree
+            self._spare += len(tree.text)
 
     def asked(self, path: str, text: str) -> cst.Module | None:
         """The tree of a file with this code, for a part of it; nothing where it would be made for that alone."""
         tree = self._waiting.get(path)
         if tree is None and path in self._checked:
-            self._checked[path] = self._checked.pop(path)
-            tree = self._checked[path][0]
-        if tree is None and path in self._expected and self._has_room(len(text)):
+            tree = self._checked[path] = self._checked.pop(path)
+        if tree is None and path in self._expected and self._has_room(text):
             tree = self._parsed(path, text)
         return tree.module if tree is not None and tree.text == text else None
 
@@ -85,8 +83,9 @@ class Trees:
             return None
         return tree
 
-    def _has_room(self, needed: int) -> bool:
+    def _has_room(self, text: str) -> bool:
         """Takes the room for a tree, from those that nothing waits for if need be."""
+        needed = len(text)
         if needed > self._room + self._spare:
             return False
         while needed > self._room:
@@ -94,9 +93,9 @@ class Trees:
         self._room -= needed
         return True
 
-    def _let_go(self, path: str) -> None:
-        """Gives back the room that what is left of a checked file takes."""
-        if path in self._checked:
-            _, size = self._checked.pop(path)
-            self._room += size
-            self._spare -= size
+    def _let_go(self, path: str) -> Tree:
+        """Gives back the room that the tree of a checked file takes."""
+        tree = self._checked.pop(path)
+        self._room += len(tree.text)
+        self._spare -= len(tree.text)
+        return tree

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from devlint import engine, source, trees
+from devlint import source, trees
 from devlint.config import Settings
 from devlint.files import File
-from devlint.index import ProjectIndex
 from devlint.run import Outcome, Plan, run
 from devlint.source import parse
 from devlint.trees import Tree, Trees
@@ -144,7 +143,7 @@ def test_trees_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) -> 
     kept = Trees()
     kept.expect(["a.py", "b.py", "c.py", "d.py"])
     for path in ("a.py", "b.py"):
-        kept.keep(path, Tree("x = 1\n", parse("x = 1\n")), 6)
+        kept.keep(path, Tree("x = 1\n", parse("x = 1\n")))
     assert kept.asked("a.py", "x = 1\n") is not None  # b.py is the one that goes
     assert kept.asked("c.py", "z = 1\n") is not None
     kept.dismiss("b.py")
@@ -157,34 +156,12 @@ def test_trees_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) -> 
     assert kept.asked("e.py", "z = 1\n") is not None
 
 
-def test_what_is_kept_of_a_file_takes_the_place_of_what_was_kept_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_room_of_a_checked_tree_that_is_taken_over_again_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "_ROOM", 12)
     kept = Trees()
     kept.expect(["b.py"])
     for _ in range(3):  # as often as a file is fixed
-        kept.keep("a.py", Tree("x = 1\n", parse("x = 1\n")), 6)
-    assert kept.asked("b.py", "x = 11\n") is not None  # a.py is the one that goes
-    assert kept.asked("a.py", "x = 1\n") is None
-
-
-def test_what_was_kept_of_a_file_is_not_taken_for_the_whole() -> None:
-    kept = Trees()
-    kept.keep("a.py", Tree("x = 1\n", parse("x = 1\n")), 6)
-    assert kept.take("a.py") is None
-
-
-def test_of_a_checked_file_only_what_was_not_followed_yet_is_kept(tmp_path: Path) -> None:
-    project(tmp_path)
-    index = ProjectIndex(str(tmp_path))
-    text = HELPER
-    for name in ("user.py", "helper.py"):
-        path = tmp_path / name
-        engine.inspect(path.read_bytes(), name, Settings(select=("ALL",)), index.view(str(path)))
-    assert index.trees.asked(str(tmp_path / "helper.py"), text) is None  # user.py has had all of it followed
-
-    index = ProjectIndex(str(tmp_path))
-    path = tmp_path / "helper.py"
-    engine.inspect(path.read_bytes(), "helper.py", Settings(select=("ALL",)), index.view(str(path)))
-    left = index.trees.asked(str(path), text)
-    assert left is not None
-    assert [node.name.value for node in left.body] == ["made", "Layer"]
+        kept.keep("a.py", Tree("x = 1\n", parse("x = 1\n")))
+        assert kept.take("a.py") is not None
+    assert kept.asked("b.py", "x = 1111111\n") is not None  # all the room there is
+    assert kept.asked("c.py", "z = 1\n") is None
