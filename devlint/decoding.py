@@ -9,7 +9,6 @@ import tokenize
 
 NEWLINE = re.compile(r"\r\n|\r|\n")
 
-_LINE_END = re.compile(rb"\r\n|\r|\n")
 _TWO_LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)?[^\r\n]*")
 
 
@@ -34,8 +33,9 @@ def decode(raw: bytes) -> tuple[bytes, str, str]:
     head = _TWO_LINES.match(raw)[0]  # type: ignore[index]  # it matches anything
     encoding = "utf-8"
     if b"coding" in head:
+        lines = io.BytesIO(head.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
         try:
-            encoding, _ = tokenize.detect_encoding(io.BytesIO(_LINE_END.sub(b"\n", head)).readline)
+            encoding, _ = tokenize.detect_encoding(lines.readline)
         except SyntaxError as error:
             # detect_encoding reads two lines only: a bad byte there is located below
             if "invalid or missing encoding declaration" not in str(error):

@@ -43,18 +43,13 @@ class Trees:
 
     def take(self, path: str) -> Tree | None:
         """The tree of a file that is checked now, if there is one."""
-        tree = self._waiting.pop(path, None)
-        if tree is not None:
-            self._room += len(tree.text)
-            return tree
-        return self._let_go(path) if path in self._checked else None
+        tree = self._take_waiting(path)
+        return self._let_go(path) if tree is None and path in self._checked else tree
 
     def dismiss(self, path: str) -> None:
         """A file is expected no more, whether or not it could be read."""
         self._expected.discard(path)
-        tree = self._waiting.pop(path, None)
-        if tree is not None:
-            self._room += len(tree.text)
+        self._take_waiting(path)
 
     def keep(self, path: str, tree: Tree) -> None:
         """A file has been checked, and others may ask for parts of it."""
@@ -92,6 +87,12 @@ class Trees:
             self._let_go(next(iter(self._checked)))
         self._room -= needed
         return True
+
+    def _take_waiting(self, path: str) -> Tree | None:
+        tree = self._waiting.pop(path, None)
+        if tree is not None:
+            self._room += len(tree.text)
+        return tree
 
     def _let_go(self, path: str) -> Tree:
         """Gives back the room that the tree of a checked file takes."""

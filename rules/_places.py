@@ -59,7 +59,8 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         return _device_in_reach(flow, at, place) or f'"{place.name}"'
     if place.kind == "device" and names_device(last_word(place.name)):
         head = place.name.partition(".")[0]
-        if _has_self(function) if head == "self" else bound_before(flow, head, at):
+        is_method = function is not None and any("self" in each.param_names for each in function.outwards)
+        if is_method if head == "self" else bound_before(flow, head, at):
             return place.name
     if place.kind == "param" and _is_given_tensor(flow, at, place.name):
         return f"{place.name}.device"
@@ -172,15 +173,6 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
         if (value.is_tensor or _used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
             found = name.value if _is_no_number(flow, at, name.value) else found
     return found
-
-
-def _has_self(function: Function | None) -> bool:
-    """Whether `self` is known in a function: no static method, no plain function."""
-    while function is not None:
-        if "self" in function.param_names:
-            return True
-        function = function.outer
-    return False
 
 
 def _is_moved_later(flow: Flow, function: Function | None, name: str, at: cst.CSTNode) -> bool:

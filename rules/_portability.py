@@ -323,11 +323,7 @@ class Surroundings:
             return None
         if function.cls is not None and function.cls.is_module and function.takes_self:
             return self._anywhere
-        params: set[str] = set()
-        outer: Function | None = function
-        while outer is not None:
-            params |= outer.param_names
-            outer = outer.outer
+        params = {name for each in function.outwards for name in each.param_names}
         for loop in self.source.nodes_of(cst.For):  # for name, weight in state.items():
             if self.flow.function(loop) is function and _names(loop.iter) & params:
                 target_names(loop.target, params)

@@ -91,8 +91,8 @@ _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide, cst.MatrixMultip
 
 _ALL_OF_TENSORS = (
     {*table.METHODS, *table.ATTRIBUTES, *table.MOVES, *table.TYPE_MOVES, *table.HOST_ONLY_METHODS, *table.NEW_METHODS}
-    | {*"index new storage untyped_storage data_ptr register_hook register_post_accumulate_grad_hook set_".split()}
-    | {*"itemsize is_sparse_csr sparse_mask smm sspaddmm backward retain_grad stride".split()}
+    | {*"index storage untyped_storage register_hook register_post_accumulate_grad_hook set_".split()}
+    | {*"is_sparse_csr sparse_mask smm sspaddmm".split()}
     | {"[,]", "size()"}  # ways to use one, not names
 )
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import libcst as cst
 
@@ -10,7 +9,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import called_name, dotted, last_word, names_bound
-from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.flow.scope import CONSTRUCTOR
 from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
@@ -438,7 +437,7 @@ class InvalidDeviceArgument(Rule):
         if function is not None and name.value in function.param_names:
             return None  # device = "gpu" if device == "auto" else device
         if function is not None and name.value not in function.assigned:
-            if any(name.value in each.param_names for each in _outwards(function)):
+            if any(name.value in each.param_names for each in function.outwards):
                 return None
             function = None
         places = [node for node in self.source.nodes_of(cst.AssignTarget) if dotted(node.target) == name.value]
@@ -558,14 +557,6 @@ def _is_unknown(node: cst.BaseExpression) -> bool:
     start, is_whole = beginning(node)
     # f"cuda{index}"  may be told ":1"
     return _MEANT.match(start) is not None and not (_VALID if is_whole else _BEGUN).fullmatch(start)
-
-
-def _outwards(function: Function) -> Iterator[Function]:
-    """A function, and those around it."""
-    around: Function | None = function
-    while around is not None:
-        yield around
-        around = around.outer
 
 
 #: ``0``, ``cuda:0``

@@ -791,11 +791,11 @@ class Frame:
         if param.annotation is None or isinstance(default, cst.SimpleString):
             return None  # a default that is a string says more than the annotation
         known = self.scope.qualified_names(param.annotation)
-        # def __init__(self, device: torch.device = DEVICE)   of a file with DEVICE = "cuda"
-        is_named = isinstance(default, cst.Name | cst.Attribute) and dotted(default) != "None"
-        if known == {"torch.device"} and is_named:
-            return OBJECT_OR_TEXT
-        return OBJECT if known == {"torch.device"} else OBJECT_OR_TEXT if known == {"torch.device", "str"} else None
+        if known == {"torch.device"}:
+            # def __init__(self, device: torch.device = DEVICE)   of a file with DEVICE = "cuda"
+            is_named = isinstance(default, cst.Name | cst.Attribute) and dotted(default) != "None"
+            return OBJECT_OR_TEXT if is_named else OBJECT
+        return OBJECT_OR_TEXT if known == {"torch.device", "str"} else None
 
     def _parameter_place(self, name: str) -> Place:
         """Where a tensor handed in as ``name`` lives."""

@@ -156,6 +156,14 @@ class Function:
         return [*p.posonly_params, *p.params]
 
     @property
+    def outwards(self) -> Iterator[Function]:
+        """The function, and those around it, the innermost first."""
+        around: Function | None = self
+        while around is not None:
+            yield around
+            around = around.outer
+
+    @property
     def takes_self(self) -> bool:
         """Whether the first parameter is the object, or the class."""
         return self.cls is not None and not self.is_static and bool(self.positional)
