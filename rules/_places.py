@@ -78,16 +78,25 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
 
 
 def _device_in_reach(flow: Flow, at: cst.CSTNode, place: Place) -> str | None:
-    """``device`` of ``device = torch.device("cuda" if x.is_cuda else "cpu")``: a name for more than the one place."""
+    """``device`` of ``device = torch.device("cuda" if x.is_cuda else "cpu")``, of the function or the file: a name for
+    more than the one place."""
     function = flow.function(at)
     for assign in flow.source.nodes_of(cst.Assign):
         target = assign.targets[0].target
-        if not isinstance(target, cst.Name) or flow.function(assign) is not function or not names_device(target.value):
+        if not isinstance(target, cst.Name) or not names_device(target.value):
+            continue
+        if flow.function(assign) is not function and not _is_at_top_level(flow, assign):
             continue
         value = flow.value(assign.value)
         if value.kind == DEVICE and value.place == place and bound_before(flow, target.value, at):
             return target.value
     return None
+
+
+def _is_at_top_level(flow: Flow, assign: cst.Assign) -> bool:
+    """Not below ``if __name__ == "__main__":``, which nobody runs who imports the file."""
+    line = flow.source.parents.get(assign)
+    return line is not None and isinstance(flow.source.parents.get(line), cst.Module)
 
 
 def is_set_before(rule: Rule, device: str, at: cst.CSTNode) -> bool:

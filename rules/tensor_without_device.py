@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -10,11 +11,12 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.factories import makes_one
 from devlint.flow.facts import Meeting
+from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, last_word
 from devlint.flow.place import Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.value import Value
+from devlint.flow.value import MODULE, Value
 from devlint.rule import Rule
 from devlint.rules._close_by import CloseBy, close_by
 from devlint.rules._companions import Companion, companions
@@ -29,6 +31,9 @@ from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
 from devlint.rules._switches import tests_apart
 from devlint.rules._unread_local import beside_unread_device
+
+#: In a file that says this, something may run on the host as well: `device="cuda"` is no advice there.
+_OF_HOST_TOO = re.compile(r"\bis_available\(|\bis_cuda\b|['\"]cpu['\"]")
 
 
 class TensorWithoutDevice(Rule):
@@ -82,8 +87,9 @@ class TensorWithoutDevice(Rule):
     The fix adds `device=` with the device of the tensor that is met. It is safe: the values stay the same.
     For random factories (`torch.randn`, `torch.rand`, ...) it is unsafe: numbers drawn on a device are not
     the numbers that the same seed draws on the host. Where no expression that names the device is sure to
-    be bound at the factory, no fix is offered; nor where something else that the function makes on the host, and puts
-    in the place of what it was handed, would stay behind. Such a function is reported once, and so is a statement,
+    be bound at the factory, no fix is offered, nor `device="cuda"` in a file that asks whether there is a GPU, or says
+    `"cpu"`; nor where something else that the function makes on the host, and puts in the place of what it was handed,
+    would stay behind. Such a function is reported once, and so is a statement,
     whose factories one fix mends. A fix takes along what meets the tensor on the host in the same expression, and takes
     `device=` out of the operation that it meets the other in, if that was given one (`x.index_select(0, i, device=d)`).
 
@@ -112,8 +118,11 @@ class TensorWithoutDevice(Rule):
     as an array (`states.numpy()`), `forward` moves no other of its inputs, nor what comes of the two
     (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed after its input is called with, or meets,
     one of the parts that have weights, where there are any (`target["boxes"]` may be as the loader gave it); nobody
-    asks the method that puts the other side somewhere to put it on the host (`self.place("cpu")`). It is nothing of
-    integers in a function that multiplies matrices: CUDA has no kernels for these.
+    asks the method that puts the other side somewhere to put it on the host (`self.place("cpu")`). Data
+    (`torch.tensor(found)`), which may be meant to stay on the host, or be a single number, is told only where it meets
+    a module or what that has, or what is on a device of a name (`device`); or where it is written out
+    (`torch.tensor([0.2, 0.8])`) and meets what is on `"cuda"`, or handed in and as it was. It is nothing of integers in
+    a function that multiplies matrices: CUDA has no kernels for these.
 
     The rest is tentative. So is what meets something that a test decides to move (`if cuda.is_available(): x =
     x.cuda()`), and, in a script that says `device="cpu"`, what is indexed by something elsewhere. So are sums that
@@ -325,6 +334,7 @@ class TensorWithoutDevice(Rule):
         told = is_shown(self, meeting) and is_plain(self, meeting) and not _has_no_room(factory, meeting)
         told = told and not self._is_of_integer_products(factory)
         told = told and not self._is_moved_at_times(factory, meeting.there)
+        told = told and not self._is_weak_on_both_sides(factory, meeting.there)
         return told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
 
     def _is_moved_at_times(self, factory: cst.Call, there: Value) -> bool:
@@ -332,6 +342,18 @@ class TensorWithoutDevice(Rule):
         if there.place.kind != "fixed" or there.origin is None:
             return False
         return bool(tests_apart(self, there.origin, factory))
+
+    def _is_weak_on_both_sides(self, factory: cst.Call, there: Value) -> bool:
+        """``sizes = torch.tensor(found); boxes / sizes``: data of the host may be meant to stay there, or be a single
+        number, and so may what was handed in; and what one line puts on ``"cuda"``, the next need not."""
+        entry, place = self.flow.factory(factory), there.place
+        if there.kind == MODULE or (entry is not None and entry.values != "python"):
+            return False
+        is_known = bool(factory.args) and isinstance(factory.args[0].value, cst.List | cst.Tuple | cst.ListComp)
+        if place.kind == "fixed":
+            return not is_known
+        is_named = place.name in ("", "self") or names_device(last_word(place.name))
+        return not is_named and not (is_known and isinstance(there.origin, cst.Param))
 
     def _is_of_integer_products(self, factory: cst.Call) -> bool:
         """``ones = torch.ones(1, n, dtype=torch.int32); torch.matmul(rows, ones)``, for which CUDA has no kernel:
@@ -500,7 +522,7 @@ class TensorWithoutDevice(Rule):
 
     def _fix(self, factory: cst.Call, meeting: Meeting) -> Fix | None:
         device = device_expression(self.flow, factory, meeting.there_node, meeting.there)
-        if device is None:
+        if device is None or (device.startswith('"') and _OF_HOST_TOO.search(self.source.text)):
             return None
         factories = [factory, *self._met_before(factory)]
         if any(self.flow.name_of(each) in _TYPES for each in factories):
