@@ -8,12 +8,13 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.hypothesis import names_device, numbers_device
-from devlint.flow.names import annotation_names, dotted, last_word
+from devlint.flow.names import annotation_names, called_name, dotted, last_word
 from devlint.rule import Rule
 from devlint.rules._arguments import parameter
 
 #: Functions that give the device in use, or its number.
 GIVE_DEVICE = frozenset({"torch.cuda.current_device", "torch.accelerator.current_accelerator"})
+_SELECT = frozenset({"torch.cuda.set_device", "torch.cuda.device"})
 _INDEXED = re.compile(r"""f["'](cuda|xpu|npu):\{""")
 
 
@@ -35,7 +36,9 @@ def report_or(rule: Rule, node: cst.BooleanOperation) -> None:
         return  # rank or dist.get_rank(): 0 is what the first process is told there, too
     # gpu or DEFAULT_GPU  may be how many of them are asked for
     if _reaches_device(rule, node) or _is_device_number(rule, node.right):
-        rule.report(node, f"`{left.value}` is false for device 0, which is left out here")
+        # gpu or torch.cuda.current_device()   is 0 as well, as long as nobody selects another one
+        is_current = rule.flow.name_of(node.right) in GIVE_DEVICE
+        rule.report(node, f"`{left.value}` is false for device 0, which is left out here", tentative=is_current)
 
 
 def _reaches_device(rule: Rule, node: cst.BaseExpression) -> bool:
@@ -65,12 +68,27 @@ def report_test(rule: Rule, test: cst.BaseExpression, then: cst.CSTNode) -> None
         return
     if not _is_optional_number(rule, test):
         return
-    if any(_is_used_as_device(rule, use) for use in tree.named(then, test.value)):
+    uses = [use for use in tree.named(then, test.value) if _is_used_as_device(rule, use)]
+    if uses:
         rule.report(
             test,
             f"`{test.value}` is false for device 0, which is left out here",
             fix=rule.fix("ask whether it is `None`", rule.insert_after(test, " is not None"), safe=False),
+            tentative=_is_current_otherwise(rule, test, uses),
         )
+
+
+def _is_current_otherwise(rule: Rule, test: cst.Name, uses: list[cst.Name]) -> bool:
+    """``if gpu: torch.cuda.set_device(gpu)``, and ``if gpu: return net.cuda(gpu)`` before ``return net.cuda()``: the
+    current device is the first one, as long as nobody selects another."""
+    calls = [rule.enclosing(use, cst.Call) for use in uses]
+    if all(call is not None and rule.flow.name_of(call) in _SELECT for call in calls):
+        return True
+    function = rule.flow.function(test)
+    return any(
+        called_name(each) == "cuda" and not each.args and rule.flow.function(each) is function
+        for each in rule.source.nodes_of(cst.Call)
+    )
 
 
 def _is_optional_number(rule: Rule, node: cst.Name) -> bool:

@@ -1,4 +1,4 @@
-"""What is a `torch.device` by all that the file shows, where the flow does not know."""
+"""What is a `torch.device`: by all that the file shows, where the flow does not know, and surely, where it does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import libcst as cst
 
 from devlint.flow.names import dotted
+from devlint.flow.value import OF_TENSOR
 from devlint.rule import Rule
 
 #: Whose `device` is a `torch.device`, as libraries have it.
@@ -29,6 +30,18 @@ def why_device_object(rule: Rule, node: cst.BaseExpression) -> cst.CSTNode | Non
         bases = cls.bases if isinstance(cls, cst.ClassDef) else ()
         return next((base for base in bases if _BASES.search(rule.code(base.value))), None)
     return _declared(rule)
+
+
+def is_surely_object(rule: Rule, device: cst.BaseExpression) -> bool:
+    """Whether it is a ``torch.device`` by more than an annotation: those are written of strings as well."""
+    value, name = rule.flow.value(device), dotted(device)
+    if value.ref == OF_TENSOR or not isinstance(value.origin, cst.Param):
+        return True
+    function = rule.flow.function(device)  # stream = torch.cuda.Stream() if device.type == "cuda" else None
+    return bool(name) and any(
+        node.attr.value in ("type", "index") and dotted(node.value) == name and rule.flow.function(node) is function
+        for node in rule.source.nodes_of(cst.Attribute)
+    )
 
 
 def _declared(rule: Rule) -> cst.CSTNode | None:

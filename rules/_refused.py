@@ -40,8 +40,9 @@ def report_refused(rule: Rule, node: cst.Call, func: cst.Attribute) -> None:
         of_module = " of a module" if receiver.kind == MODULE and word in _METHODS[method][0] else ""
         # backend.cuda(device_id=0), self.optimizer.load_state_dict(state, map_location=device)
         is_built = receiver.kind == OPTIMIZER and bool(receiver.items)
-        surely = is_known or receiver.kind in (TENSOR, THING) or is_built
-        surely = surely or (receiver.kind == MODULE and not _is_taken_elsewhere(rule, method, word))
+        surely = is_known or receiver.kind == TENSOR or is_built
+        surely = surely or (receiver.kind == THING and not is_taken_elsewhere(rule, method, "self"))
+        surely = surely or (receiver.kind == MODULE and not is_taken_elsewhere(rule, method, word))
         # x.to(backend=y.backend)   nobody means torch by that: `x` is of another kind
         surely = surely and ((method, word) in _MEANT or any(word in words for words in _METHODS[method]))
         meant = _MEANT.get((method, word), "")
@@ -82,9 +83,9 @@ def _taken(receiver: Value, method: str) -> tuple[frozenset[str], bool] | None:
     return of_tensor | of_module, receiver.kind == TENSOR
 
 
-def _is_taken_elsewhere(rule: Rule, method: str, word: str) -> bool:
-    """Whether a module of the project has its own: ``for head in self.heads.values(): head.load_state_dict(state,
-    device=device)``."""
+def is_taken_elsewhere(rule: Rule, method: str, word: str) -> bool:
+    """Whether something of the project has its own: ``for head in self.heads.values(): head.load_state_dict(state,
+    device=device)``, ``for batch in loader: batch.cuda(True)`` of a ``Batch`` with a ``cuda``."""
     project = rule.flow.project
     return project is not None and project.some_file_says(f"takes {word} {method}") is not False
 

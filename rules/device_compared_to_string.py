@@ -17,6 +17,7 @@ from devlint.rules._copied import is_copied
 from devlint.rules._decides_little import only_brings, only_moves_there, only_tells
 from devlint.rules._handed_tensor import compared_device
 from devlint.rules._moves import short
+from devlint.rules._perhaps_device import is_surely_object
 from devlint.rules._taken_for_text import taken_for_text
 from devlint.rules._text_for_device import defaults_without_type
 from devlint.rules._training import bound_paths, is_inside
@@ -116,7 +117,7 @@ class DeviceComparedToString(Rule):
             edits = self.insert_before(device, "str("), self.insert_after(device, ")")
             # int(str(device))  raises as well
             fix = self.fix("take its text", *edits, safe=True) if said != "is no number" else None
-            surely = self._is_surely(device) and not is_copied(self, node)
+            surely = is_surely_object(self, device) and not is_copied(self, node)
             message = f"`{shown}` is a `torch.device`, which {said}: this raises"
             self.report(node, message, notes=self._notes(device), fix=fix, tentative=not surely)
         for param, read in defaults_without_type(self):
@@ -199,7 +200,7 @@ class DeviceComparedToString(Rule):
         fix = self.fix("ask its text", self.insert_before(device, "str("), self.insert_after(device, ")"), safe=True)
         if value.is_device_object:
             said = f"`{shown}` is a `torch.device`, which has no `{name}`: this raises"
-            surely = self._is_surely(device) and not is_copied(self, call)
+            surely = is_surely_object(self, device) and not is_copied(self, call)
             self.report(call, said, notes=self._notes(device), fix=fix, tentative=not surely)
             return
         param = self._parameter_of(device)
@@ -241,7 +242,7 @@ class DeviceComparedToString(Rule):
         value = self.flow.value(device)
         if not value.is_device_object and not names_device(last_word(dotted(device))):
             return
-        is_sure = value.is_device_object and self._is_surely(device)
+        is_sure = value.is_device_object and is_surely_object(self, device)
         if not is_sure and self._names_gpus(word):
             return
         if isinstance(node, cst.Comparison):
@@ -606,23 +607,12 @@ class DeviceComparedToString(Rule):
 
     def _report(self, node: cst.CSTNode, device: cst.BaseExpression, what: str, texts: list[str]) -> None:
         message = f"`{short(self.code(device))}` is a `torch.device`, {what}"
-        fix, sure = self._fix(device, texts), self._is_surely(device) and not self._matters_little(node)
+        fix, sure = self._fix(device, texts), is_surely_object(self, device) and not self._matters_little(node)
         self.report(node, message, notes=self._notes(device), fix=fix, tentative=not sure)
 
     def _matters_little(self, node: cst.CSTNode) -> bool:
         """Whether it decides on what people are told alone, or is kept as another project has it."""
         return is_copied(self, node) or only_tells(self, node)
-
-    def _is_surely(self, device: cst.BaseExpression) -> bool:
-        """Whether it is a `torch.device` by more than an annotation: those are written of strings as well."""
-        value, name = self.flow.value(device), dotted(device)
-        if value.ref == OF_TENSOR or not isinstance(value.origin, cst.Param):
-            return True
-        function = self.flow.function(device)  # stream = torch.cuda.Stream() if device.type == "cuda" else None
-        return bool(name) and any(
-            node.attr.value in ("type", "index") and dotted(node.value) == name and self.flow.function(node) is function
-            for node in self.source.nodes_of(cst.Attribute)
-        )
 
     def _notes(self, device: cst.BaseExpression) -> list[Note]:
         value = self.flow.value(device)

@@ -9,7 +9,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import called_name, dotted, last_word, names_bound
-from devlint.flow.scope import CONSTRUCTOR
+from devlint.flow.scope import CONSTRUCTOR, Class
 from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
@@ -21,9 +21,10 @@ from devlint.rules._meetings import calls_that_run
 from devlint.rules._moves import short
 from devlint.rules._none_by_default import report_left_out
 from devlint.rules._one_past import report_one_past
-from devlint.rules._perhaps_device import why_device_object
+from devlint.rules._perhaps_device import is_surely_object, why_device_object
 from devlint.rules._perhaps_none import device_of_none
-from devlint.rules._refused import may_be_of_torch, report_refused, report_refused_by_function
+from devlint.rules._placed_unseen import bases_elsewhere
+from devlint.rules._refused import is_taken_elsewhere, may_be_of_torch, report_refused, report_refused_by_function
 from devlint.rules._switches import is_switched_off, tests_above
 from devlint.rules._with_index import why_indexed
 from devlint.rules._zero_is_false import report_false_zero
@@ -158,10 +159,19 @@ class InvalidDeviceArgument(Rule):
         arg = argument(node, 0, "device")
         if arg is None or not (moved or may_be_of_torch(self, receiver, "to", "cuda")):
             return
+        if receiver.kind == MODULE and self._has_own(receiver.ref, how):
+            return
+        sure = receiver.kind in (TENSOR, MODULE) or not is_taken_elsewhere(self, how, "self")
         if how == "cuda" and self._is_flag(arg.value):
-            self._report_flag(node, arg, is_tensor=receiver.kind in (TENSOR, THING))
+            self._report_flag(node, arg, is_tensor=receiver.kind in (TENSOR, THING), sure=sure)
         else:
-            self._device(node, arg, named=moved)
+            self._device(node, arg, named=moved, sure=sure)
+
+    def _has_own(self, made: object, how: str) -> bool:
+        """``class Net(nn.Module): def cuda(self, flag=True): ...``: what that takes is for the class to say."""
+        if not isinstance(made, Class):
+            return False
+        return any(cls.find_method(how) is not None for cls in (made, *bases_elsewhere(self, made)))
 
     # functions ----------------------------------------------------------------------------------
 
@@ -262,10 +272,13 @@ class InvalidDeviceArgument(Rule):
             code = short(self.code(arg.value))
             simple = isinstance(arg.value, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
             edit = self.insert_after(arg.value, ".type")
+            # def train(net, device: torch.device): with autocast(device): ...   which is told "cuda", or never ran
+            sure = is_surely_object(self, arg.value)
             self.report(
                 arg.value,
                 f"`autocast` takes a string for its `device_type`, and `{code}` is a `torch.device`",
-                fix=self.fix("give its `type`", edit, safe=True) if simple else None,
+                fix=self.fix("give its `type`", edit, safe=sure) if simple else None,
+                tentative=not sure,
             )
         elif isinstance(arg.value, cst.Integer):
             self.report(arg.value, "`autocast` takes a string for its `device_type`, not the number of a device")
@@ -402,8 +415,9 @@ class InvalidDeviceArgument(Rule):
 
     # what is given for a device -----------------------------------------------------------------
 
-    def _device(self, node: cst.Call, arg: cst.Arg, *, named: bool) -> None:
-        """Report what is given for a device and is none. ``named``: it is torch's, and strings are names of devices."""
+    def _device(self, node: cst.Call, arg: cst.Arg, *, named: bool, sure: bool = True) -> None:
+        """Report what is given for a device and is none. ``named``: it is torch's, and strings are names of devices.
+        ``sure``: it is torch's by more than the name of a method."""
         given = arg.value
         value = self.flow.value(given)
         unknown = self._unknown_name(given) if named else None
@@ -424,7 +438,7 @@ class InvalidDeviceArgument(Rule):
             notes = [self.note(unknown, "it is named here")] if unknown is not None and unknown is not given else []
             # in projects for mindspore, an adapter takes the place of torch, and "CPU" is a device
             other = unknown is not None and "mindspore" in self.source.text
-            self.report(given, message, notes=notes, fix=fix, tentative=elsewhere or other)
+            self.report(given, message, notes=notes, fix=fix, tentative=elsewhere or other or not sure)
 
     def _unknown_name(self, given: cst.BaseExpression) -> cst.BaseExpression | None:
         """The name that torch does not know: a string, one side of a choice, or what a name is bound to, once."""
@@ -459,16 +473,17 @@ class InvalidDeviceArgument(Rule):
         code = f'{holder}.device("cuda", {self.code(node.args[0].value)})'
         return self.fix("make a `torch.device`", self.replace(node, code), safe=False)
 
-    def _report_flag(self, node: cst.Call, arg: cst.Arg, *, is_tensor: bool) -> None:
+    def _report_flag(self, node: cst.Call, arg: cst.Arg, *, is_tensor: bool, sure: bool = True) -> None:
         code = short(self.code(arg.value))
         constant = isinstance(arg.value, cst.Name) and code in ("True", "False")
         if self._is_expected(node):
             return
         fix = None
-        if constant and is_tensor and arg.keyword is None:
+        if constant and is_tensor and sure and arg.keyword is None:
             fix = self.fix("call it `non_blocking`", self.insert_before(arg.value, "non_blocking="), safe=True)
         said = f"`{code}` is taken for the device" if constant else f"`{code}` is a flag, and taken for the device"
-        self.report(node, f"{said}, which it is not", fix=fix, tentative=not self._is_surely_flag(arg.value))
+        tentative = not sure or not self._is_surely_flag(arg.value)
+        self.report(node, f"{said}, which it is not", fix=fix, tentative=tentative)
 
     def _is_surely_flag(self, node: cst.BaseExpression) -> bool:
         """Whether more than a default says so: ``def __init__(self, size, cuda=False)`` may be told a device."""
