@@ -13,9 +13,10 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, last_word, names_bound, target_names
 from devlint.flow.place import Place
 from devlint.flow.scope import Function
-from devlint.flow.value import DEVICE
+from devlint.flow.value import DEVICE, MODULE
 from devlint.rule import Rule
 from devlint.rules._moves import destination
+from devlint.rules._tensor_by_then import is_tensor_by, used_as_tensor
 
 
 def where(place: Place) -> str:
@@ -52,6 +53,7 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
         and bound_before(flow, there_node.value, at)
         and _is_no_number(flow, at, there_node.value)
         and not _is_moved_later(flow, function, there_node.value, at)
+        and is_tensor_by(flow, there_node.value, at)
     ):
         return f"{there_node.value}.device"
     place = there.place
@@ -68,6 +70,8 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
     if name is not None:
         return f"{name}.device"
     cls = function.cls if function is not None and function.takes_self else None
+    if cls is not None and (held := _tensor_of_module(flow, there_node)) is not None:
+        return f"{held}.device"
     if (
         there.place.name == "self"
         and cls is not None
@@ -163,7 +167,7 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
             given, known_as = flow.value(param), param.name.value
             is_tensor = given.is_tensor and given.place.is_there and param.default is None
             kept = not _is_rebound(flow, function, known_as) and not _is_moved_later(flow, function, known_as, at)
-            if is_tensor and kept and _is_no_number(flow, at, known_as):
+            if is_tensor and kept and _is_no_number(flow, at, known_as) and is_tensor_by(flow, known_as, at):
                 return known_as
     _, end = flow.source.offsets(at)  # its own arguments count: torch.zeros(x.size(0))
     found = None
@@ -177,9 +181,9 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
             break
         if function is not None and _is_rebound(flow, function, name.value):
             continue
-        if _is_moved_later(flow, function, name.value, at):
+        if _is_moved_later(flow, function, name.value, at) or not is_tensor_by(flow, name.value, at):
             continue
-        if (value.is_tensor or _used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
+        if (value.is_tensor or used_as_tensor(flow, name)) and bound_before(flow, name.value, at):
             found = name.value if _is_no_number(flow, at, name.value) else found
     return found
 
@@ -207,14 +211,17 @@ def _is_rebound(flow: Flow, function: Function, name: str) -> bool:
     )
 
 
-def _used_as_tensor(flow: Flow, name: cst.Name) -> bool:
-    """``x.size(0)``: what has no kind of its own is used as a tensor here."""
-    above = flow.source.parents.get(name)
-    return (
-        isinstance(above, cst.Attribute)
-        and above.value is name
-        and above.attr.value in ("size", "shape", "device", "dtype")
-    )
+def _tensor_of_module(flow: Flow, there_node: cst.CSTNode) -> str | None:
+    """``self.scale`` of ``x * self.scale``. The copies that `DataParallel` makes of a module have no parameters that
+    `parameters()` would find: `next(self.parameters())` raises there."""
+    for part in tree.walk(there_node):
+        if isinstance(part, cst.Attribute) and dotted(part).count(".") == 1 and dotted(part).startswith("self."):
+            held = flow.value(part)
+            if held.ref in ("parameter", "buffer"):
+                return dotted(part)
+            if held.kind == MODULE and held.ref in _WITH_WEIGHT:
+                return f"{dotted(part)}.weight"
+    return None
 
 
 def bound_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:
@@ -262,3 +269,11 @@ def _binds(statement: cst.CSTNode) -> set[str]:
 
 def _block_binds(body: cst.BaseSuite) -> set[str]:
     return set().union(*(_binds(s) for s in body.body)) if isinstance(body, cst.IndentedBlock) else set()
+
+
+#: Layers with a `weight`, whatever they are told.
+_WITH_WEIGHT = frozenset(
+    "torch.nn." + name
+    for name in "Linear Embedding EmbeddingBag Conv1d Conv2d Conv3d ConvTranspose1d "
+    "ConvTranspose2d ConvTranspose3d".split()
+)

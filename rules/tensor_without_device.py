@@ -31,7 +31,10 @@ from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
 from devlint.rules._switches import tests_apart
 from devlint.rules._unread_local import beside_unread_device
+from devlint.rules._wanted_on_host import is_wanted_on_host
 
+#: What a factory is told that a device would not go with: ``torch.rand(3, generator=self.generator)``.
+_OF_HOST = frozenset({"generator", "pin_memory", "out"})
 #: In a file that says this, something may run on the host as well: `device="cuda"` is no advice there.
 _OF_HOST_TOO = re.compile(r"\bis_available\(|\bis_cuda\b|['\"]cpu['\"]")
 
@@ -525,7 +528,9 @@ class TensorWithoutDevice(Rule):
         if device is None or (device.startswith('"') and _OF_HOST_TOO.search(self.source.text)):
             return None
         factories = [factory, *self._met_before(factory)]
-        if any(self.flow.name_of(each) in _TYPES for each in factories):
+        if any(self.flow.name_of(each) in _TYPES or _is_told_of_host(each) for each in factories):
+            return None
+        if any(is_wanted_on_host(self, each) for each in factories):
             return None
         edits = [self.add_argument(each, f"device={device}") for each in factories]
         if None in edits:
@@ -601,3 +606,7 @@ def _device_comparisons(test: cst.BaseExpression) -> Iterator[tuple[str, str]]:
 _TYPES = table.HOST_TYPED | {"torch.Tensor"}
 #: Words that put a tensor somewhere.
 _PUTS = frozenset("to cuda cpu device type_as new new_zeros new_ones new_full new_tensor zeros_like ones_like".split())
+
+
+def _is_told_of_host(factory: cst.Call) -> bool:
+    return any(arg.keyword is not None and arg.keyword.value in _OF_HOST for arg in factory.args)
