@@ -21,8 +21,10 @@ from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
+from devlint.rules._before_the_move import runs_before_the_move
 from devlint.rules._default_device import is_under_default
 from devlint.rules._exports import is_of_other_runtime
+from devlint.rules._host_side import may_be_host_side
 from devlint.rules._kept_on_host import (
     brings_self_to_host,
     is_fed_from_host,
@@ -41,8 +43,6 @@ from devlint.testcode import near
 OF_DATA = re.compile(
     r"(^|[/_])(data|datasets?|dataloaders?|preprocess\w*|transforms?|augment\w*|tokeniz\w+|features?)([/_.]|$)"
 )
-#: Names of methods that are called once, before anything else is.
-_SET_UP = re.compile(r"_?(init|initiali[sz]e|set|setup|load|register|configure)(_|$)|\w+_initiali[sz]e[rd]?$")
 #: Names of what holds the settings of a program, the device among them.
 _SETTINGS = re.compile(
     r"^(args?|opts?|options?|cfg|conf|config|hparams|hps?|params|settings|flags|FLAGS|accelerator|fabric|trainer)$"
@@ -53,7 +53,7 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
     """Whether the other side of a meeting is on a device by more than a parameter that may be anywhere."""
     if is_off(rule, meeting.node) or _is_read_as_array(rule, meeting.node) or _counts_something(meeting):
         return False
-    if _may_be_read(rule, meeting) or _may_be_hooked(rule, meeting.there):
+    if _may_be_read(rule, meeting) or _may_be_hooked(rule, meeting.there) or may_be_host_side(rule, meeting.node):
         return False
     function = rule.flow.function(meeting.node)
     if function is not None and _is_handed_moved(rule, function):
@@ -70,25 +70,42 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
             or brings_self_to_host(rule, function)
             or places_its_parts(rule, function)
             or _is_called_by_nobody(rule, function)
-            or _asks_for_size(rule, function)
-            or _tries_out(rule, function)
-            or _sets_up(rule, function)
+            or runs_before_the_move(rule, function)
+            or _is_moved_next(rule, meeting.node)
             or reads_arrays_before(rule, function, meeting.node)
         )
     return _runs_in_forward(rule, function, meeting)
 
 
 def _is_read_as_array(rule: Rule, node: cst.CSTNode) -> bool:
-    """``self.net(torch.tensor(rows)).argmax(-1).numpy()``: what comes of it is on the host, or raises in any case."""
-    attribute = rule.parent(node)
-    while isinstance(attribute, cst.Attribute):
-        call, how = rule.parent(attribute), attribute.attr.value
+    """``self.net(torch.tensor(rows)).argmax(-1).numpy()``, ``y = self.net(torch.randn(n, 3)); return y.numpy()``: what
+    comes of it is on the host, or raises in any case."""
+    part, above = node, rule.parent(node)
+    while isinstance(above, cst.Attribute):
+        call, how = rule.parent(above), above.attr.value
         if not isinstance(call, cst.Call) or how in table.MOVES:
             return False
         if how == "numpy":
             return not call.args
-        attribute = rule.parent(call)
-    return False
+        part, above = call, rule.parent(call)
+    function = rule.flow.function(node)
+    if not isinstance(above, cst.Assign) or above.value is not part or len(above.targets) > 1 or function is None:
+        return False
+    target, end = above.targets[0].target, rule.source.offsets(above)[1]
+    if not isinstance(target, cst.Name) or _binds_again(function, target.value):
+        return False
+    return target.value not in function.param_names and any(
+        isinstance(rule.parent(use), cst.Attribute)
+        and rule.source.offsets(use)[0] >= end
+        and _is_read_as_array(rule, use)
+        for use in tree.named(function.node.body, target.value)
+    )
+
+
+def _binds_again(function: Function, name: str) -> bool:
+    """``y = net(x); y = y.cpu(); y.numpy()``"""
+    bound = (each for each in tree.walk(function.node.body) if isinstance(each, cst.AssignTarget | cst.AugAssign))
+    return sum(name in names_bound(each.target) for each in bound) > 1
 
 
 #: Names of what is counted beside a result, mostly by Python's numbers or on the host.
@@ -292,52 +309,6 @@ def _is_called_by_nobody(rule: Rule, function: Function) -> bool:
     )
 
 
-def _asks_for_size(rule: Rule, function: Function) -> bool:
-    """``def width(self): return self.conv(torch.zeros(1, 3, 84, 84)).numel()``: constructors ask for that, on the
-    host, be it in another file."""
-    if function in rule.flow.step_functions:
-        return False
-    returned = [each.value for each in tree.walk(function.node.body) if isinstance(each, cst.Return)]
-    return bool(returned) and all(value is not None and _is_size(value) for value in returned)
-
-
-def _tries_out(rule: Rule, function: Function) -> bool:
-    """``def test(self): out = self(torch.rand(1, 3, 32, 32)); assert out.shape == (1, 10)``, of a module that nobody
-    moves before: all that is made there ends there."""
-    if function in rule.flow.step_functions or function.outer is not None:
-        return False
-    for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Yield) or (isinstance(node, cst.Return) and node.value is not None):
-            return False
-        if isinstance(node, cst.AssignTarget) and "." in dotted(node.target):
-            return False
-        if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
-            owner, _, done = dotted(node.value.func).rpartition(".")
-            if owner.partition(".")[0] == "self" or done in ("backward", "step", "append", "put"):
-                return False  # self.log("loss", loss); loss.backward(); found.append(out)
-    return True
-
-
-def _sets_up(rule: Rule, function: Function) -> bool:
-    """``def initialize_mean(self): self.mean = self(torch.zeros(1, 3))``, which no step calls: who builds the module
-    does, as a rule before it is moved."""
-    return function not in rule.flow.step_functions and _SET_UP.match(function.name) is not None
-
-
-def _is_size(node: cst.BaseExpression) -> bool:
-    """``x.size(1)``, ``x.shape[-1]``, ``int(np.prod(x.size()))``"""
-    if isinstance(node, cst.Subscript):
-        return _is_size(node.value)
-    if isinstance(node, cst.Attribute):
-        return node.attr.value in _SIZES
-    if not isinstance(node, cst.Call):
-        return False
-    return _is_size(node.func) or (len(node.args) == 1 and _is_size(node.args[0].value))
-
-
-_SIZES = frozenset({"size", "shape", "numel", "nelement"})
-
-
 def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
     """Whether ``forward`` or a training step runs a meeting with what it was handed."""
     if OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
@@ -346,7 +317,8 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
         return False
     if _moves_others(rule, function, meeting.there.origin) or _is_moved_next(rule, meeting.node):
         return False
-    if function.cls is None:
+    # def transfer_batch_to_device(self, batch, device, i): batch["image"] = batch["image"].to(device); return batch
+    if function.cls is None or function.cls.find_method("transfer_batch_to_device") is not None:
         return False
     if function.is_step:
         return function.cls.is_module  # a trainer of one's own has to move what it is handed
@@ -354,13 +326,27 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
 
 
 def _is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
-    """``torch.cat([torch.zeros(1), rows]).to(x.device)``: who moves what comes of it thinks of both on the host."""
+    """``torch.cat([torch.zeros(1), rows]).to(x.device)``, ``mask = steps < sizes[:, None]; mask = mask.to(x.device)``:
+    who moves what comes of it thinks of both on the host."""
     above = rule.parent(node)
-    while isinstance(above, cst.Attribute) and isinstance(call := rule.parent(above), cst.Call):
-        if rule.flow.move(call) is not None:
+    while isinstance(above, cst.Attribute | cst.BinaryOperation | cst.UnaryOperation) or (
+        isinstance(above, cst.Call) and above.func is not node
+    ):
+        if isinstance(above, cst.Call) and rule.flow.move(above) is not None:
             return True
-        above = rule.parent(call)
-    return False
+        above = rule.parent(above)
+    target = above.targets[0].target if isinstance(above, cst.Assign) and len(above.targets) == 1 else None
+    if not isinstance(target, cst.Name):
+        return False
+    function, end = rule.flow.function(node), rule.source.offsets(node)[1]
+    return any(
+        isinstance(move.receiver, cst.Name)
+        and move.receiver.value == target.value
+        and move.target.is_there
+        and rule.flow.function(move.node) is function
+        and rule.source.offsets(move.node)[0] > end
+        for move in rule.flow.facts.moves.values()
+    )
 
 
 def _moves_others(rule: Rule, function: Function, param: cst.CSTNode | None) -> bool:

@@ -87,14 +87,15 @@ class TensorWithoutDevice(Rule):
     ```
 
     ## Fix safety
-    The fix adds `device=` with the device of the tensor that is met. It is safe: the values stay the same.
-    For random factories (`torch.randn`, `torch.rand`, ...) it is unsafe: numbers drawn on a device are not
-    the numbers that the same seed draws on the host. Where no expression that names the device is sure to
-    be bound at the factory, no fix is offered, nor `device="cuda"` in a file that asks whether there is a GPU, or says
-    `"cpu"`; nor where something else that the function makes on the host, and puts in the place of what it was handed,
-    would stay behind. Such a function is reported once, and so is a statement,
-    whose factories one fix mends. A fix takes along what meets the tensor on the host in the same expression, and takes
-    `device=` out of the operation that it meets the other in, if that was given one (`x.index_select(0, i, device=d)`).
+    The fix adds `device=` with the device of the tensor that is met. It is safe: the values stay the same. For random
+    factories (`torch.randn`, `torch.rand`, ...) it is unsafe: numbers drawn on a device are not the numbers that the
+    same seed draws on the host. Where no expression that names the device is sure to be bound at the factory, no fix is
+    offered, nor `device="cuda"` in a file that asks whether there is a GPU, or says `"cpu"`, nor where numpy or a plot
+    reads the tensor as well, or it is told a generator; nor where something else that the function makes on the host,
+    and puts in the place of what it was handed, would stay behind. Such a function is reported once, and so is a
+    statement, whose factories one fix mends. A fix takes along what meets the tensor on the host in the same
+    expression, and takes `device=` out of the operation that it meets the other in, if that was given one
+    (`x.index_select(0, i, device=d)`).
 
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
@@ -161,7 +162,12 @@ class TensorWithoutDevice(Rule):
     (`shift, scale = self.heads(x)`), or is a sum of losses in place, or of what is counted beside a result (`usage +=
     used`); what comes of it where numpy reads that at once (`net(torch.tensor(rows)).numpy()`), which raises in any
     case; what processes exchange with what may be on a device; what a function names although it makes others on a
-    device that it is told; and what is returned on one path, where others return what torch computes of the input.
+    device that it is told; and what is returned on one path, where others return what torch computes of the input. Nor
+    is it what a method makes that builds the module anew (`self.fc = nn.Linear(...)` of its weight, `self.scale.data =
+    ...`) or is called on what was brought to the host (`net.cpu(); net.spread()`), which is before or after the module
+    is on a device; what is moved in the next statement; what stands on the other side of a test about devices that is
+    asked in another method, or in an unusual way (`x.get_device() >= 0`, `str(x.device) == "cpu"`, `assert not
+    x.is_cuda`); and entries of a batch in a module with a `transfer_batch_to_device` of its own.
 
     Of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors are where it says
     they are, nearly always; but much published code never runs on a device, and some objects stay on the host. In 52
