@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator
 from itertools import product
 from math import inf
@@ -12,6 +13,7 @@ import libcst as cst
 from devlint.flow import torch_table as table
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.scope import Function
+from devlint.outline import VARIABLE
 from devlint.rule import Rule
 
 #: A value that the code does not tell. It is true, so that only what is surely false is not.
@@ -19,6 +21,8 @@ ANYTHING = object()
 _NAMED: dict[str, object] = {"True": True, "False": False, "None": None}
 _INFINITE = frozenset({"math.inf", "numpy.inf", "torch.inf"})
 _SAME_TYPE = {"half": "float16", "float": "float32", "double": "float64"}
+#: `DTYPE = torch.bfloat16  # for all runs`
+_IS_DTYPE = re.compile(r"\w+(?: *:[^=\n]*)? *= *(torch\.\w+)\s*(?:#.*)?\s*")
 _COMPARES: dict[type, Callable[[object, object], bool]] = {
     cst.Equal: operator.eq,
     cst.Is: operator.eq,
@@ -52,6 +56,8 @@ def values_of(rule: Rule, node: cst.BaseExpression, seen: frozenset[str] = froze
         return {f"torch.{_SAME_TYPE.get(name, name)}"}
     if f"{package}.{name}" in _INFINITE:
         return {inf}
+    if package and isinstance(node, cst.Name | cst.Attribute):
+        return _elsewhere(rule, f"{package}.{name}")
     return _named(rule, node, seen) if isinstance(node, cst.Name) and name not in seen else {ANYTHING}
 
 
@@ -72,7 +78,11 @@ def _named(rule: Rule, node: cst.Name, seen: frozenset[str]) -> set[object]:
     name, function = node.value, rule.flow.function(node)
     while function is not None and (name in function.globals or name not in function.assigned | function.param_names):
         function = function.outer
-    if (function is not None and name in function.param_names) or name in rule.flow.scope.imports:
+    param = function.param(name) if function is not None else None
+    if param is not None and param.default is not None:
+        # def train(net, dtype=torch.bfloat16): ...   unless somebody says otherwise
+        return {ANYTHING, *values_of(rule, param.default, seen | {name})}
+    if param is not None or name in rule.flow.scope.imports:
         return {ANYTHING}
     values: set[object] = set()
     for value in _bound(rule, name, function):
@@ -80,6 +90,18 @@ def _named(rule: Rule, node: cst.Name, seen: frozenset[str]) -> set[object]:
     if function is None and ("exec(" in rule.source.text or "globals()" in rule.source.text):
         values.add(ANYTHING)  # exec(open("settings.py").read())   is there to set them
     return _on_accelerator(values) or {ANYTHING}
+
+
+def _elsewhere(rule: Rule, qualified: str) -> set[object]:
+    """What another file of the project binds a name to, where that is as plain as `AMP = False`; others may set it."""
+    project, found = rule.flow.project, rule.flow.definition(qualified)
+    if project is None or found is None or found.kind != VARIABLE:
+        return {ANYTHING}
+    if project.file_says(found.path, f"unset {found.name}"):
+        return {ANYTHING, False}
+    unit = project.unit(found)
+    dtype = _IS_DTYPE.fullmatch(unit.flow.source.text) if unit is not None else None
+    return {ANYTHING, *(values_of(rule, cst.parse_expression(dtype[1])) if dtype is not None else ())}
 
 
 def _bound(rule: Rule, name: str, function: Function | None) -> Iterator[cst.BaseExpression | None]:

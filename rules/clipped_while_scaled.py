@@ -91,10 +91,12 @@ class ClippedWhileScaled(Rule):
     Backward, clipping and step are looked for in one function, or backward in another method of the class. Tentative,
     and kept back unless that is selected: clipping under a test of a limit that is off unless somebody gives one
     (`if args.clip > 0`, of an option that is 0 by default), in code that is copied from others, and where `enabled=` of
-    the scaler asks for what the file gives several values, of which one turns it off.
+    the scaler asks for what the file gives several values, of which one turns it off, or for what turns it off by
+    default, as a parameter (`dtype=torch.bfloat16`) or in another file (`AMP = False`).
 
     Silent where the function, or one of the file that it calls, names the gradients themselves, or what unscales or
-    asks for the scale; where other losses go backward in between without the scaler; where the scaler is made with
+    asks for the scale; where what another file defines is handed the scaler, or what holds it, before the clipping, as
+    it may unscale; where other losses go backward in between without the scaler; where the scaler is made with
     `enabled=False`, or with what the file's constants make that, or is no `GradScaler`; where the limit is infinite, so
     that the norm is only measured; and where a test about mixed precision decides on the clipping alone.
 
@@ -139,7 +141,9 @@ class ClippedWhileScaled(Rule):
             return None  # loss_d.backward(); clip(d.parameters()); ...   which of the two is clipped?
         steps = [c for c in method_calls(root, "step") if _holder(c) == scaler and len(c.args) == 1]
         step = next((c for c in steps if self.source.comes_before(clip, c) and not self._exclude(clip, c)), None)
-        if step is None or not self._is_scaler(scaler) or self._is_chosen_apart(clip, backward):
+        if step is None or not self._is_scaler(scaler, clip) or self._is_chosen_apart(clip, backward):
+            return None
+        if self._is_handed_out(scaler, root, backward, clip):
             return None
         return Clipping(clip, backward, step, scaler)
 
@@ -164,7 +168,7 @@ class ClippedWhileScaled(Rule):
             fix=self._fix(row),
             key=clipping.step,
             tentative=self._is_off_by_default(clipping)
-            or any(not all(values) for values in self._enabled(clipping.scaler))
+            or any(not all(values) for values in self._enabled(clipping.scaler, clipping.call))
             or is_copied(self, clipping.call),
         )
 
@@ -188,6 +192,24 @@ class ClippedWhileScaled(Rule):
             if other is not function
         )
 
+    def _is_handed_out(self, scaler: str, root: cst.CSTNode, backward: cst.Call, clip: cst.Call) -> bool:
+        """Whether what another file defines is handed the scaler, or what holds it, before gradients are clipped."""
+        # scaler.scale(loss).backward(); finalize(scaler, optimizer); clip_grad_norm_(...)
+        holders = {scaler, scaler.rpartition(".")[0]} - {""}
+        for call in tree.walk(root):
+            if not isinstance(call, cst.Call) or not self.source.comes_before(call, clip):
+                continue
+            if self.source.comes_before(call, backward) and self.flow.function(call) is self.flow.function(backward):
+                continue
+            if holders.intersection(dotted(arg.value) for arg in call.args) and not self._is_of_file(call):
+                return True
+        return False
+
+    def _is_of_file(self, call: cst.Call) -> bool:
+        """Whether the file defines what is called, into which `_makes_up` looks."""
+        owner, _, name = dotted(call.func).rpartition(".")
+        return owner in ("", "self") and any(each.name == name for each in self.flow.scope.functions.values())
+
     def _scaler(self, backward: cst.Call) -> str:
         """The scaler of `scaler.scale(loss).backward()`, and of `scaled = scaler.scale(loss); scaled.backward()`."""
         made: cst.BaseExpression = cst.ensure_type(backward.func, cst.Attribute).value
@@ -202,25 +224,26 @@ class ClippedWhileScaled(Rule):
             return _holder(made)
         return ""
 
-    def _is_scaler(self, path: str) -> bool:
+    def _is_scaler(self, path: str, clip: cst.Call) -> bool:
         """Whether a path may be a `GradScaler` that is on: what the file binds to it says so, or its name."""
-        if any(not any(values) for values in self._enabled(path)):
+        if any(not any(values) for values in self._enabled(path, clip)):
             return False
-        calls = self._made(path)
+        calls = self._made(path, clip)
         if any(last_word(dotted(call.func)).endswith("GradScaler") for call in calls):
             return True
         # scaler = Standardize(); scaler = StandardScaler()
         return not calls and "scaler" in last_word(path)
 
-    def _made(self, path: str) -> list[cst.Call]:
-        """The calls that the file binds to a path."""
-        made = [node.value for node in self.source.nodes_of(cst.Assign) if sets(node, path)]
-        return [value for value in made if isinstance(value, cst.Call)]
+    def _made(self, path: str, clip: cst.Call) -> list[cst.Call]:
+        """The calls that a function binds to a path, or else the file."""
+        nodes = [node for node in self.source.nodes_of(cst.Assign) if sets(node, path)]
+        own = [node for node in nodes if self.flow.function(node) is self.flow.function(clip)]
+        return [node.value for node in own or nodes if isinstance(node.value, cst.Call)]
 
-    def _enabled(self, path: str) -> list[set[object]]:
-        """What each scaler that the file binds to a path may be told by `enabled`."""
+    def _enabled(self, path: str, clip: cst.Call) -> list[set[object]]:
+        """What each scaler that is bound to a path may be told by `enabled`."""
         # amp_dtype = torch.bfloat16; scaler = GradScaler(enabled=amp_dtype == torch.float16)
-        given = [argument(call, None, "enabled") for call in self._made(path)]
+        given = [argument(call, None, "enabled") for call in self._made(path, clip)]
         return [values_of(self, arg.value) for arg in given if arg is not None]
 
     def _exclude(self, one: cst.CSTNode, other: cst.CSTNode) -> bool:

@@ -12,6 +12,7 @@ from devlint.flow.arguments import Args, Operand
 from devlint.flow.frame import Frame
 from devlint.flow.names import dotted
 from devlint.flow.narrowing import narrow
+from devlint.flow.operations import have_rows
 from devlint.flow.place import SOMEWHERE, UNKNOWN_PLACE
 from devlint.flow.value import (
     ARRAY,
@@ -312,6 +313,9 @@ def operate(
         else:
             # a number beside it, or a tensor that must be at the same place
             place, zero = chosen.place, chosen.zero
+        if operator in _STRICT_OPERATORS and place.is_host:
+            both = [(left_node, left), (right_node, right)]
+            zero = False if have_rows(frame, both) else None  # r @ r   of two vectors is a number
         mask = left.ref == "mask" or right.ref == "mask"
         bitwise = operator in (cst.BitAnd, cst.BitOr, cst.BitXor)
         # `x /= 255` stays in its memory; other results are new, which torch does not pin

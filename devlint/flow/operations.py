@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import libcst as cst
 
 from devlint.flow import copies, suppositions
@@ -26,6 +28,9 @@ from devlint.flow.value import (
     element,
     tensor,
 )
+
+#: Are told their sizes one by one, or in a tuple.
+_SIZED = frozenset(f"torch.{name}" for name in "empty ones rand randn zeros".split())
 
 SAME_MEMORY = table.VIEWS | table.VIEWS_OR_COPIES
 
@@ -152,7 +157,10 @@ def result_of(
     ranks = [v.zero for _, v in operands if v.holds_tensors]
     zeros = False if False in ranks else None if None in ranks else True
     zero = _zero_by(operation, args, positional_before, zeros, not chosen.place.is_host and chosen.text != ROW)
-    if zero is None and _leaves_dimension(node, args, positional_before):
+    if zero is None and (
+        _leaves_dimension(node, args, positional_before)
+        or (called_name(node) == "matmul" and have_rows(frame, operands))
+    ):
         zero = False
     place = chosen.place
     if operation.operands == "all" and chosen.follows and any(v.kind == UNKNOWN_KIND for _, v in operands):
@@ -222,6 +230,9 @@ def _is_behind_another(dim: cst.BaseExpression) -> bool:
 
 def _leaves_dimension(node: cst.Call, args: Args, positional_before: int) -> bool:
     """``x.squeeze(1)``: there is a dimension before it. ``mask.nonzero().squeeze()``: as a rule there are several."""
+    if called_name(node) == "gather":
+        index = args.value(positional_before + 1, "index")
+        return index is not None and index.zero is False
     if not isinstance(node.func, cst.Attribute) or node.func.attr.value not in ("squeeze", "select"):
         return False
     squeezed = args.positional[0][0] if positional_before and args.positional else node.func.value
@@ -229,6 +240,24 @@ def _leaves_dimension(node: cst.Call, args: Args, positional_before: int) -> boo
         return node.func.attr.value == "squeeze"
     dim = args.get(positional_before, "dim")
     return dim is not None and isinstance(dim[0], cst.Integer) and dim[0].value != "0"
+
+
+def have_rows(frame: Frame, operands: Iterable[Operand]) -> bool:
+    """``torch.rand(4, 8) @ v``: beside what is made with two sizes, the product has a dimension, whatever `v` has."""
+    return any(_has_rows(frame, value) for _, value in operands)
+
+
+def _has_rows(frame: Frame, value: Value) -> bool:
+    made = value.origin
+    if not isinstance(made, cst.Call) or frame.values.get(made) is not value:
+        return False  # table = torch.rand(4, 8); table.sum(1)   what is computed of it may have less
+    name = frame.facts.names.get(made)
+    if name == "torch.eye" or name not in _SIZED:
+        return name == "torch.eye"
+    sizes = [arg.value for arg in made.args if arg.keyword is None and not arg.star]
+    if sizes and isinstance(sizes[0], cst.Tuple | cst.List):
+        sizes = [each.value for each in sizes[0].elements if isinstance(each, cst.Element)]
+    return len(sizes) > 1
 
 
 def _pinned_result(name: str, place: Place, pinned: bool | None) -> bool | None:

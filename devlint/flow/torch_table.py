@@ -316,8 +316,9 @@ _SHARED: tuple[_Group, ...] = (
     # what is given dimensions first is no longer zero-dimensional for the kernel
     ("kron", _STRICT),
     # by index: the index is refused on the host, whatever its dimensions
-    ("gather index_add index_copy index_reduce index_select scatter scatter_add scatter_reduce", _STRICT),
-    ("take", _STRICT._replace(reduces="maybe")),
+    ("index_add index_copy index_reduce index_select scatter scatter_add scatter_reduce", _STRICT),
+    # ... a single index of a vector gives a number
+    ("gather take", _STRICT._replace(reduces="maybe")),
     ("take_along_dim", _STRICT),
     ("masked_select", _STRICT_ADDS),
     ("masked_scatter", _STRICT),
