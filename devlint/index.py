@@ -23,6 +23,7 @@ from devlint.ledger import Basis, Fact, Ledger, Seen
 from devlint.mentions import (
     ALL_FILES,
     ANYBODY,
+    ANYWHERE,
     QUESTIONS,
     SETUP_FILES,
     TOO_MANY,
@@ -568,6 +569,10 @@ class View:
     def redirects(self) -> bool:
         """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""
         return self.some_file_says(f"redirects {folder_below(self._root, self.path)}") is True
+
+    def redirects_anywhere(self) -> bool:
+        """Whether any file of the project does, be it of another program: this one may be imported by that."""
+        return self.some_file_says(ANYWHERE) is True
 
     def is_brought_to_devices(self) -> bool:
         """Whether the file, or what imports it, directly or in turn, brings anything to a device, for all one knows."""

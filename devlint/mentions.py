@@ -16,11 +16,13 @@ from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
-    "called chooses credits defines demands gives gpus hosts imports offloads places reads redirects runs script sets"
-    " silences sweeps takes unset uses writes".split()
+    "called chooses composes credits defines demands gives gpus hosts imports offloads places reads redirects registers"
+    " resets runs script sets silences sweeps takes unset uses writes".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
+#: Whether any file at all has new tensors made elsewhere than on the host, wherever it is.
+ANYWHERE = "redirects *"
 #: The answer where the files are too many to know.
 TOO_MANY = "?"
 
@@ -60,31 +62,52 @@ _TEST = re.compile(rb"\bif\b.*?\belse\b", re.DOTALL)
 #: Folders of a root that hold scripts: what these have made elsewhere is of the packages beside them.
 _OF_SCRIPTS = ("bin", "examples", "experiments", "scripts", "tools")
 
-#: ``setattr(net, key, value.to(device))``, ``vars(net)[key] = value.cuda()``, and the like, a few lines apart. Of bare
-#: ``self``, it is about that class alone; in backticks, it is a word about code. Lines are looked at for so long: some
-#: files are one.
-_SWEEPS = re.compile(
-    rb"(?<!`)\bsetattr\(\s*(?!self\s*,)[\w.]+,\s*[^\s\"',][^\n,]{0,100},\s*[^\n;]{0,100}?\.(?:to|cuda)\("
-    # value = value.to(device); setattr(net, key, value)
-    rb"|\b(?P<value>\w+)[ \t]*=[ \t]*[^\n#]{0,100}?\.(?:to|cuda)\([^\n]{0,100}\n(?:[^\n]{0,100}\n){0,2}?"
-    rb"[ \t]*setattr\((?!self\s*,)[\w.]+,[ \t]*[^\s\"',][^\n,]{0,100},[ \t]*(?P=value)\)"
-    rb"|(?:\bvars\((?!self\))[\w.]+\)|(?<!\bself)\.__dict__)"
-    rb"(?:\[[^\s\"'\]][^\]\n]{0,100}\][ \t]*=[^\n=]{0,100}?|\.update\([^\n]{0,100}?)\.(?:to|cuda)\("
-    # for part in vars(trainer).values(): part.to(device)
-    rb"|\bfor (?:\w+, )?(?P<part>\w+) in (?:list\()?(?:vars\((?!self\))[\w.]+\)|(?!self\.__)[\w.]+\.__dict__)"
-    rb"\.(?:items|values)\(\)\)?:[^\n]{0,100}\n(?:[^\n]{0,100}\n){0,3}?"
-    rb"[ \t]*(?P=part)(?:\.data[ \t]*=[ \t]*(?P=part)\.data)?\.(?:to|cuda)\("
-)
-_OF_SWEEPS = (b"setattr(", b"vars(", b".__dict__")
-
 #: Names of what is no module: settings, what a loader gives, what an autograd function keeps.
 _NO_MODULES = (
     "args batch cfg conf config ctx data flags hparams opt options opts output outputs params plt sample settings"
 )
-_NO_OWNER = b"".join(rb"(?<!\b" + each.encode() + rb")" for each in ("self", *_NO_MODULES.split()))
 #: What is no tensor, nor moves one.
 _NO_TENSOR = rb"(?:[-\d\"'\[{]|(?:None|True|False)\b)"
 _MOVED = rb"\.(?:to\((?!dtype|torch\.\w+\)|[\"']cpu)|cuda\()"
+
+#: ``value.to(device)``, ``to_device(value, device)``, ``recursive_to(value, device)``, and not ``to_list(value)``.
+_BRINGS = rb"\b(?:\w{1,30}_)?(?:to|move|place|put|send|cuda|gpu)(?:_(?:to|on|all|data|tensors?|device|cuda|gpu))*\("
+#: ``setattr(net, key, value.to(device))``, ``vars(net)[key] = value.cuda()``, and the like, a few lines apart. Of bare
+#: ``self``, it is about that class alone; in backticks, it is a word about code. Lines are looked at for so long: some
+#: files are one.
+_SWEEPS = re.compile(
+    rb"(?<!`)\bsetattr\(\s*(?!self\s*,)[\w.]+,\s*[^\s\"',][^\n,]{0,100},\s*[^\n;]{0,100}?%(brings)b"
+    # value = value.to(device); setattr(net, key, value)
+    rb"|\b(?P<value>\w+)[ \t]*=[ \t]*[^\n#]{0,100}?%(brings)b[^\n]{0,100}\n(?:[^\n]{0,100}\n){0,2}?"
+    rb"[ \t]*setattr\((?!self\s*,)[\w.]+,[ \t]*[^\s\"',][^\n,]{0,100},[ \t]*(?P=value)\)"
+    rb"|(?:\bvars\((?!self\))[\w.]+\)|(?<!\bself)\.__dict__)"
+    rb"(?:\[[^\s\"'\]][^\]\n]{0,100}\][ \t]*=[^\n=]{0,100}?|\.update\([^\n]{0,100}?)%(brings)b"
+    # for part in vars(trainer).values(): part.to(device)
+    rb"|\bfor (?:\w+, )?(?P<part>\w+) in (?:list\()?(?:vars\((?!self\))[\w.]+\)|(?!self\.__)[\w.]+\.__dict__)"
+    rb"\.(?:items|values)\(\)\)?:[^\n]{0,100}\n(?:[^\n]{0,100}\n){0,3}?"
+    rb"[ \t]*(?P=part)(?:\.data[ \t]*=[ \t]*(?P=part)\.data)?\.(?:to|cuda)\("
+    # setattr(net, key, nn.Parameter(getattr(net, key))), net.register_buffer(key, net.__dict__.pop(key))
+    rb"|\bsetattr\((?P<net>[\w.]+),[ \t]*(?P<key>\w+),[ \t]*[\w.]*Parameter\([^\n]{0,100}?"
+    rb"\bgetattr\((?P=net),[ \t]*(?P=key)\b"
+    rb"|\.register_buffer\((?P<name>\w+),[^\n]{0,100}?(?:\.__dict__\.pop\(|getattr\([\w.]+,[ \t]*)(?P=name)\b"
+    % {b"brings": _BRINGS}
+)
+_OF_SWEEPS = (b"setattr(", b"vars(", b".__dict__", b".register_buffer(")
+#: ``setattr(model, key, checkpoint[key])``, ``for key, value in state.items(): setattr(model, key, value)``: what was
+#: saved is brought where the model is.
+_RESTORES = re.compile(
+    rb"\bsetattr\(%(model)b,[ \t]*(?P<key>\w+),[ \t]*\w+\[(?P=key)\]\)"
+    rb"|\bfor (?P<name>\w+), (?P<value>\w+) in \w+\.items\(\):[^\n]{0,100}\n(?:[^\n]{0,100}\n){0,2}?"
+    rb"[ \t]*setattr\(%(model)b,[ \t]*(?P=name),[ \t]*(?P=value)\)"
+    % {b"model": rb"(?:self\.)?(?:\w{1,30}_)?(?:model|net|network|module|policy|agent)"}
+)
+_OF_LOADING = (b"torch.load(", b"load_file(", b"safe_open(")
+#: ``setattr(obj, key, value)``, ``net.__dict__.update(stats)``; not of settings.
+_BY_VARIABLE = re.compile(
+    rb"(?<!`)\bsetattr\([ \t]*%(owner)b,[ \t]*[A-Za-z_]\w*,[ \t]*(?!%(none)b)"
+    rb"|(?<![\w.])%(owner)b\.__dict__\.update\([ \t]*[A-Za-z_]"
+    % {b"owner": rb"(?!(?:%b)\b)[\w.]+" % "|".join(("self", *_NO_MODULES.split())).encode(), b"none": _NO_TENSOR}
+)
 
 #: What compiles a model for a processor of its own: tensors that are made on the host are constants of that.
 _COMPILES = re.compile(rb"^\s*(?:import|from)\s+poptorch\b", re.MULTILINE)
@@ -164,28 +187,33 @@ class Mentions:
         it has an attribute of that name. ``reads NAME``: it does more with one than set it. ``defines FILE NAME``: it
         is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root, in one of
         scripts beside it, or in the root itself, and has new tensors made elsewhere than on the host, or compiles them
-        in. ``gpus FOLDER``: it is in that folder or the root, and has a trainer run on GPUs; ``chooses FOLDER``: or on
-        whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what it saves; ``demands
-        FOLDER``: or needs CUDA, whatever happens. ``places NAME``: it is no test and sets an attribute of that name of
-        something else than ``self``, moves that, or moves its own. ``sweeps``: it is no test and moves whatever
-        attributes something has, by their names. ``credits WORD``: its head says that it is by somebody of that name.
-        ``silences NAME``: it is no test and calls that where autograd is off. ``hosts NAME``: it is no test and calls
-        that with the host for a device. ``called NAME``: it sets up a distribution of that name. ``unset NAME``: it has
-        a setting of that name which is off: none, zero or negative, as an option's default or in so many words. ``gives
-        NAME``: it gives such a setting a number. ``sets NAME``: it does more with an attribute of that name than read
-        it from ``self``. ``writes NAME``: it has that word anywhere. ``takes WORD NAME``: it has a method NAME with a
-        parameter WORD.
+        in; :data:`ANYWHERE`, in whatever folder. ``composes NAME``: it is no test and calls that among the steps of a
+        ``Compose``. ``gpus FOLDER``: it is in that folder or the root, and has a trainer run on GPUs; ``chooses
+        FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what it saves;
+        ``demands FOLDER``: or needs CUDA, whatever happens. ``places NAME``: it is no test and sets an attribute of
+        that name of something else than ``self``, moves that, or moves its own. ``registers CLASS NAME``: it is no
+        test, and registers that of a class that descends from the first, which is another file's, or of something else
+        than ``self``. ``resets CLASS NAME``: it sets that, likewise, and to no tensor for all that is seen. ``sweeps``:
+        it is no test and moves, registers or loads whatever attributes something has, by their names. ``credits WORD``:
+        its head says that it is by somebody of that name. ``silences NAME``: it is no test and calls that where
+        autograd is off. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it
+        sets up a distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or
+        negative, as an option's default or in so many words. ``gives NAME``: it gives such a setting a number. ``sets
+        NAME``: it does more with an attribute of that name than read it from ``self``. ``writes NAME``: it has that
+        word anywhere. ``takes WORD NAME``: it has a method NAME with a parameter WORD.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
         if self.are_too_many:
             return TOO_MANY
         what, _, folder = question.partition(" ")
-        if what in ("redirects", "gpus", "chooses", "offloads", "demands"):
+        if question == ANYWHERE:
+            files = [path for path in files if path.endswith(CODE)]
+        elif what in ("redirects", "gpus", "chooses", "offloads", "demands"):
             scripts = _OF_SCRIPTS if what == "redirects" and folder and folder not in _OF_SCRIPTS else ()
             folders = ("", folder, *scripts)
             files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in folders]
-        elif what in ("places", "sweeps"):
+        elif what in ("places", "sweeps", "registers"):
             fixtures = f"{os.sep}fixtures{os.sep}"  # what tests are made with
             files = [path for path in files if path.endswith(CODE) and fixtures not in path[len(self.root) :]]
         elif what == "defines":
@@ -274,7 +302,9 @@ def says(raw: bytes, path: str, question: str) -> bool:
         given = (match["given"] or b"" for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
         return not all(map(_is_of_host, given))
     if what == "sweeps":
-        return any(each in raw for each in _OF_SWEEPS) and not is_test_file(path) and found_in(_SWEEPS, raw)
+        if not any(each in raw for each in _OF_SWEEPS) or is_test_file(path):
+            return False
+        return found_in(_SWEEPS, raw) or (any(each in raw for each in _OF_LOADING) and found_in(_RESTORES, raw))
     if what in ("gpus", "chooses"):
         asked = () if is_test_file(path) else _ACCELERATOR.finditer(raw)
         return any((match[1] in _GPUS) is (what == "gpus") for match in asked)
@@ -302,7 +332,19 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if what == "reads":
         return name in raw and found_in(_reads(name), raw)
     if what == "places":
-        return name in raw and not is_test_file(path) and found_in(_places(name), raw)
+        if name not in raw or is_test_file(path):
+            return False
+        if found_in(_places(name), raw) or (b"setattr(" in raw and found_in(_puts(name), raw)):
+            return True
+        return _is_set_by_variable(name, raw)
+    if what == "registers":
+        if name not in raw or not (b".register_" in raw or b"Parameter(" in raw) or is_test_file(path):
+            return False
+        return _of_heirs(_registers(name), _registers_own(name), names[0].encode(), raw)
+    if what == "resets":
+        return name in raw and _of_heirs(_resets(name), _resets_own(name), names[0].encode(), raw)
+    if what == "composes":
+        return b"Compose(" in raw and name in raw and not is_test_file(path) and found_in(_composes(name), raw)
     if what == "hosts":
         return name in raw and not is_test_file(path) and found_in(_hosts(name), raw)
     if what == "silences":
@@ -470,15 +512,99 @@ def _places(name: bytes) -> re.Pattern[bytes]:
     word = re.escape(name)
     others = rb"(?:[ \t]*,[ \t]*[\w.]+){1,5}\)?[ \t]+"  # crop(net.eye, size=3) has no space there
     return re.compile(
-        rb"%b\.%b(?:(?:\)?[ \t]*|%b)=(?![=}])(?![ \t]*%b)|%b)" % (_NO_OWNER, word, others, _NO_TENSOR, _MOVED)
-        + rb"|\bself\.%b[ \t]*=[ \t]*self\.%b%b" % (word, word, _MOVED)
-        + rb"|\bsetattr\((?!self\b)[\w.]+,[ \t]*[\"']%b[\"']" % word
+        rb"%b(?:(?:\)?[ \t]*|%b)=(?![=}])(?![ \t]*%b)|%b)" % (_of_module(name), others, _NO_TENSOR, _MOVED)
+        + rb"|\.%b(?<=\bself\.%b)[ \t]*=[ \t]*self\.%b%b" % (word, word, word, _MOVED)
+    )
+
+
+def _of_module(name: bytes) -> bytes:
+    """An attribute of what may be a module, and not ``self``: what starts with a text is found much quicker than what
+    starts with a look behind."""
+    word, owners = re.escape(name), ("self", *_NO_MODULES.split())
+    return rb"\.%b" % word + b"".join(rb"(?<!\b%b\.%b)" % (owner.encode(), word) for owner in owners)
+
+
+@lru_cache(maxsize=64)
+def _puts(name: bytes) -> re.Pattern[bytes]:
+    """``setattr(net, "name", value)``"""
+    return re.compile(rb"\bsetattr\((?!self\b)[\w.]+,[ \t]*[\"']%b[\"']" % re.escape(name))
+
+
+def _is_set_by_variable(name: bytes, raw: bytes) -> bool:
+    """``for key in ("name", "other"): setattr(net, key, state[key])``"""
+    is_near = b"setattr(" in raw or b".__dict__.update(" in raw
+    return is_near and found_in(_is_said(name), raw) and found_in(_BY_VARIABLE, raw)
+
+
+@lru_cache(maxsize=64)
+def _is_said(name: bytes) -> re.Pattern[bytes]:
+    """``"name"``, ``dict(name=1)``"""
+    word = re.escape(name)
+    return re.compile(rb"[\"']%b[\"']|\bdict\((?:[^()\n]|\([^()\n]*\)){0,200}?\b%b=" % (word, word))
+
+
+def _of_heirs(by_others: re.Pattern[bytes], own: re.Pattern[bytes], cls: bytes, raw: bytes) -> bool:
+    """Whether a file that does not define a class does something with an object, or in a class below it does."""
+    heirs = _descends(cls).finditer(raw) if cls in raw and own.search(raw) is not None else ()
+    if not found_in(by_others, raw) and not any(found_in(own, heir[0]) for heir in heirs):
+        return False
+    return re.search(rb"^[ \t]*class[ \t]+%b\b" % re.escape(cls), raw, re.MULTILINE) is None
+
+
+@lru_cache(maxsize=64)
+def _descends(name: bytes) -> re.Pattern[bytes]:
+    """``class Other(nets.Name, Mixin):``, to its end."""
+    return re.compile(
+        rb"^class[ \t]+\w+\([^)]*\b%b\b[^\n]*\n(?:[ \t)#][^\n]*\n?|\r?\n)*" % re.escape(name), re.MULTILINE
+    )
+
+
+@lru_cache(maxsize=64)
+def _registers(name: bytes) -> re.Pattern[bytes]:
+    """``net.register_buffer("name", x)``"""
+    return re.compile(
+        rb"\.register_(?<!\bself\.register_)(?<!\bsuper\(\)\.register_)(?:buffer|parameter)\(\s*[\"']%b[\"']"
+        % re.escape(name)
+    )
+
+
+@lru_cache(maxsize=64)
+def _registers_own(name: bytes) -> re.Pattern[bytes]:
+    """``self.register_buffer("name", x)``, ``self.name = nn.Parameter(x)``"""
+    word = re.escape(name)
+    return re.compile(
+        rb"\bself\.(?:register_(?:buffer|parameter)\(\s*[\"']%b[\"']|%b[ \t]*=[ \t]*[\w.]*Parameter\()" % (word, word)
+    )
+
+
+@lru_cache(maxsize=64)
+def _resets(name: bytes) -> re.Pattern[bytes]:
+    """``loss.name = 0.5``; what may be a tensor is for :func:`_places`."""
+    return re.compile(rb"%b[ \t]*=[ \t]*(?!None\b)%b" % (_of_module(name), _NO_TENSOR))
+
+
+@lru_cache(maxsize=64)
+def _resets_own(name: bytes) -> re.Pattern[bytes]:
+    """``self.name = 0.5``, and ``name = None`` or ``def name(self):`` in a class."""
+    word = re.escape(name)
+    in_body = rb"^(?: {1,4}|\t)(?:def[ \t]+%b\(|%b[ \t]*(?::[^=\n]+)?=(?!=))" % (word, word)
+    # self.name = torch.ones(3), self.name = self.name.cuda()
+    return re.compile(
+        rb"\bself\.%b[ \t]*=(?![=}]|[ \t]*(?:torch\.|None\b|self\.%b\b|[\w.]*Parameter\())|%b" % (word, word, in_body),
+        re.MULTILINE,
     )
 
 
 def _is_of_host(given: bytes) -> bool:
     """Whether new tensors stay on the host under a default, on whichever side of a test."""
     return all(_OF_HOST.match(side) for side in _TEST.split(given))
+
+
+@lru_cache(maxsize=64)
+def _composes(name: bytes) -> re.Pattern[bytes]:
+    """``transforms.Compose([ToTensor(), Noise(0.1)])``"""
+    inside = rb"(?:[^()]|\((?:[^()]|\([^()]*\))*\)){0,1000}?"
+    return re.compile(rb"\bCompose\(" + inside + rb"\b" + re.escape(name) + rb"\(")
 
 
 @lru_cache(maxsize=64)

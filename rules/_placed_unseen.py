@@ -26,6 +26,7 @@ def attribute_may_be_placed(rule: Rule, cls: Class, name: str, *, is_module: boo
         or any(_sets(rule, call, family, name) for call in rule.source.nodes_of(cst.Call))
         or _is_handed_over(rule, family)
         or _is_placed_elsewhere(rule, cls, name)
+        or (not is_module and _is_registered_elsewhere(rule, family, name))
     )
 
 
@@ -194,6 +195,14 @@ def _is_placed_elsewhere(rule: Rule, cls: Class, name: str) -> bool:
     project = rule.flow.project
     # net.table = net.table.cuda()   for k, v in vars(obj).items(): setattr(obj, k, v.to(device))
     return project is not None and any(project.some_file_says(asked) is True for asked in (f"places {name}", "sweeps"))
+
+
+def _is_registered_elsewhere(rule: Rule, family: tuple[Class, ...], name: str) -> bool:
+    """``class Learned(Prior): def __init__(self): super().__init__(); self.mu = nn.Parameter(torch.zeros(3))``"""
+    project = rule.flow.project
+    return project is not None and any(
+        project.some_file_says(f"registers {each.name} {name}") is True for each in family
+    )
 
 
 # what is done with it ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from devlint.flow.facts import Meeting
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
-from devlint.flow.scope import CONSTRUCTOR, Function
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
@@ -71,7 +71,7 @@ def is_shown(rule: Rule, meeting: Meeting) -> bool:
             or places_its_parts(rule, function)
             or _is_called_by_nobody(rule, function)
             or runs_before_the_move(rule, function)
-            or _is_moved_next(rule, meeting.node)
+            or is_moved_next(rule, meeting.node)
             or reads_arrays_before(rule, function, meeting.node)
         )
     return _runs_in_forward(rule, function, meeting)
@@ -315,17 +315,25 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
         return False
     if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False
-    if _moves_others(rule, function, meeting.there.origin) or _is_moved_next(rule, meeting.node):
+    if _moves_others(rule, function, meeting.there.origin) or is_moved_next(rule, meeting.node):
         return False
     # def transfer_batch_to_device(self, batch, device, i): batch["image"] = batch["image"].to(device); return batch
     if function.cls is None or function.cls.find_method("transfer_batch_to_device") is not None:
         return False
     if function.is_step:
         return function.cls.is_module  # a trainer of one's own has to move what it is handed
-    return function.name == "forward" and not is_on_the_side(rule, function, function.cls, meeting)
+    if function.name != "forward" or _is_of_transforms(rule, function.cls):
+        return False
+    return not is_on_the_side(rule, function, function.cls, meeting)
 
 
-def _is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
+def _is_of_transforms(rule: Rule, cls: Class) -> bool:
+    """``transforms.Compose([ToTensor(), Noise(0.1)])`` of another file: where data is read, and on the host."""
+    project = rule.flow.project
+    return project is not None and project.some_file_says(f"composes {cls.name}") is True
+
+
+def is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
     """``torch.cat([torch.zeros(1), rows]).to(x.device)``, ``mask = steps < sizes[:, None]; mask = mask.to(x.device)``:
     who moves what comes of it thinks of both on the host."""
     above = rule.parent(node)

@@ -20,6 +20,7 @@ from devlint.flow.value import MODULE, Value
 from devlint.rule import Rule
 from devlint.rules._close_by import CloseBy, close_by
 from devlint.rules._companions import Companion, companions
+from devlint.rules._default_device import may_be_redirected
 from devlint.rules._integer_products import has_products, makes_integers
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
@@ -167,7 +168,9 @@ class TensorWithoutDevice(Rule):
     ...`) or is called on what was brought to the host (`net.cpu(); net.spread()`), which is before or after the module
     is on a device; what is moved in the next statement; what stands on the other side of a test about devices that is
     asked in another method, or in an unusual way (`x.get_device() >= 0`, `str(x.device) == "cpu"`, `assert not
-    x.is_cuda`); and entries of a batch in a module with a `transfer_batch_to_device` of its own.
+    x.is_cuda`); and entries of a batch in a module with a `transfer_batch_to_device` of its own. Nor is anything in a
+    project of which some file, be it in another folder, sets a default device; nor what a module is handed that a file
+    puts into a `Compose` of transforms.
 
     Of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors are where it says
     they are, nearly always; but much published code never runs on a device, and some objects stay on the host. In 52
@@ -344,7 +347,8 @@ class TensorWithoutDevice(Rule):
         told = told and not self._is_of_integer_products(factory)
         told = told and not self._is_moved_at_times(factory, meeting.there)
         told = told and not self._is_weak_on_both_sides(factory, meeting.there)
-        return told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
+        told = told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
+        return told and not may_be_redirected(self)
 
     def _is_moved_at_times(self, factory: cst.Call, there: Value) -> bool:
         """``if cuda.is_available(): rows = rows.cuda()``: `device="cuda"` would fail where there is none."""

@@ -15,7 +15,8 @@ from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, DEVICE_SIDE, Class
 from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, given_to
-from devlint.rules._default_device import is_under_default
+from devlint.rules._buffer_fix import is_handed_on, is_set_otherwise, is_taken
+from devlint.rules._default_device import is_under_default, may_be_redirected
 from devlint.rules._exports import is_of_export
 from devlint.rules._integer_products import is_product, makes_integers
 from devlint.rules._kept_buffers import kept_buffers
@@ -28,7 +29,7 @@ from devlint.rules._placed_unseen import attribute_may_be_placed, bases_elsewher
 from devlint.rules._places import where
 from devlint.rules._plain_uses import plain_uses
 from devlint.rules._recurs import calls_of as calls_of_file
-from devlint.rules._shown import OF_DATA
+from devlint.rules._shown import OF_DATA, is_moved_next
 from devlint.rules._switches import tests_above
 from devlint.testcode import near
 
@@ -92,34 +93,42 @@ class UnregisteredTensor(Rule):
     ## Fix safety
     The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe. Where
     the attribute is `None` first, that line registers it instead, and what is assigned later stays registered: unsafe,
-    since from then on only a tensor or `None` may be assigned. It is unsafe, too, where the value may be trained,
-    which no buffer is, and where the attribute also meets what was brought to the host: that has to be brought along
-    then. For tensors in a list, tuple or dict there is no fix: register each under a name of its own.
+    since from then on only a tensor or `None` may be assigned. It is unsafe, too, where the value may be trained, which
+    no buffer is, where the attribute also meets what was brought to the host: that has to be brought along then, where
+    a subclass or another file sets it to what is no tensor or registers it, and where the constructor hands the tensor
+    to what it keeps (`self.prior = Normal(self.mu, 1.0)`), which has the one on the host then. There is no fix where
+    the class, a base or a subclass has something of that name first, be it `None`, a number or a method, for which
+    torch raises `KeyError`; where the statement stands in a mixin that is no module; and for tensors in a list, tuple
+    or dict: register each under a name of its own.
 
     ## Limits
     Silent where the tensor is moved at every use, registered later, or by the base (`running_mean` of a norm of
     torch's), or on another path that is asked for where it is used, read off a layer, whose parameters are registered
-    with whoever keeps them, or moved by the module's own `_apply`; where nothing is seen to mix it with a moved tensor;
-    in modules of tests, unless those name the device; and in classes without a `forward` whose methods make all their
-    tensors without a device. Held back as tentative: other classes without a `forward`, what is a parameter on the
-    other path (`nn.Parameter(scale) if learned else scale`) or a default (`torch.zeros(3) if mean is None else mean`),
-    what is told by the text alone, masks that are handed in beside `is_causal=True`, code for an export, attributes
-    that meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`), only what a method is handed
-    that the file never calls, or what is handed on the host beside others on a device, what a helper, a hook or a
-    subclass of the file may bring to the device (`setattr(module, name, value.to(device))`) or register, what is made
-    of something that is handed in (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module
-    with parts of its own is handed (`scale: Tensor`) and keeps, classes that override `__setattr__` or
-    `__getattribute__`, or that a decorator of the project changes, attributes whose `data` is set to what is elsewhere,
-    modules that the file reads on the host (`self.policy(x).numpy()`) and moves nowhere, modules that bring their own
-    parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized functions, which run on
-    the host alone, what is made while weights are loaded (`load_weights`), what a buffer would not cure, made behind
-    the constructor's own `self.to(device)`, in a method that is called later, or of a parameter, with its graph,
-    integers that matrices are multiplied by, for which CUDA has no kernels, a buffer that a call registers, whose
-    `None` takes its place, where another statement sets it again, what meets the input in a branch of a function of the
-    file that it is handed to, what another file may bring to the device (`net.mean = net.mean.cuda()`, a base, or a
-    helper that is handed `self`, that sets whatever attributes there are), modules in files of data or transforms, and
-    modules without parameters, buffers or modules of their own, which may be called where data is read, in a file that
-    has no other module with these and moves none, unless they are losses by their names.
+    with whoever keeps them, or moved by the module's own `_apply`, or by Lightning (`example_input_array`); where
+    nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device; and in classes
+    without a `forward` whose methods make all their tensors without a device. Held back as tentative: other classes
+    without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if learned else scale`) or a
+    default (`torch.zeros(3) if mean is None else mean`), what is told by the text alone, masks that are handed in
+    beside `is_causal=True`, code for an export, attributes that meet what was brought to the host as well
+    (`self.packed.cpu() >> self.shifts`), only what a method is handed that the file never calls, or what is handed on
+    the host beside others on a device, what a helper, a hook or a subclass of the file may bring to the device
+    (`setattr(module, name, value.to(device))`) or register, what is made of something that is handed in
+    (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module with parts of its own is handed
+    (`scale: Tensor`) and keeps, classes that override `__setattr__` or `__getattribute__`, or that a decorator of the
+    project changes, attributes whose `data` is set to what is elsewhere, modules that the file reads on the host
+    (`self.policy(x).numpy()`) and moves nowhere, modules that bring their own parts to the host (`self.packed =
+    self.packed.cpu()`), modules that call torch's quantized functions, which run on the host alone, what is made while
+    weights are loaded (`load_weights`), what a buffer would not cure, made behind the constructor's own
+    `self.to(device)`, in a method that is called later, or of a parameter, with its graph, integers that matrices are
+    multiplied by, for which CUDA has no kernels, a buffer that a call registers, whose `None` takes its place, where
+    another statement sets it again, what meets the input in a branch of a function of the file that it is handed to,
+    what another file may bring to the device (`net.mean = net.mean.cuda()`, a base, or a helper that is handed `self`,
+    that sets whatever attributes there are, or attributes by a variable, as of what was saved, beside the name of this
+    one) or register (a subclass, `net.register_buffer("mean", mean)`), what comes of the two where that is moved at
+    once (`self.table[ids].to(x.device)`, which ran before torch 1.13), anything in a project of which some file sets a
+    default device, modules in files of data or transforms, and modules without parameters, buffers or modules of their
+    own, which may be called where data is read, in a file that has no other module with these and moves none, unless
+    they are losses by their names.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -153,7 +162,7 @@ class UnregisteredTensor(Rule):
             if of_test and meeting.there.place.kind != "fixed":
                 continue  # a test's modules are made, and stay, on the host
             cls, name = attr
-            if _is_moved_by_hand(cls, name):
+            if _is_moved_by_hand(cls, name) or self._is_moved_by_lightning(cls, name):
                 continue
             reported.add(attr)
             stores = self.flow.stores(cls, name)
@@ -175,7 +184,9 @@ class UnregisteredTensor(Rule):
             sure = sure and not (is_product(meeting.node) and any(makes_integers(self, each) for each, _ in stores))
             sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
             sure = sure and not self._may_be_of_data(cls)
+            sure = sure and not is_moved_next(self, meeting.node)
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
+            sure = sure and not may_be_redirected(self)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
                     if value.is_tensor and isinstance(value.origin, cst.Param):
@@ -219,7 +230,7 @@ class UnregisteredTensor(Rule):
                 continue
             cls, name = attr
             stores = self.flow.stores(cls, name)
-            if _is_moved_by_hand(cls, name):
+            if _is_moved_by_hand(cls, name) or self._is_moved_by_lightning(cls, name):
                 continue
             registered = not kept.in_buffer and any(self._may_be_registered(*store) for store in stores)
             if registered or is_of_export(self, meeting.node):
@@ -449,11 +460,20 @@ class UnregisteredTensor(Rule):
         """Whether a module has parameters, buffers or modules, of its own or from its bases, for all that is known."""
         if has_parts(cls) or any(has_parts(base) for base in bases_elsewhere(self, cls)):
             return True
+        return not self._ends(cls) <= BARE_BASES
+
+    def _ends(self, cls: Class) -> set[str]:
+        """The classes of other packages that a class descends from."""
         ends, project = cls.outside_bases, self.flow.project
         if project is not None:
             for base in [name for each in cls.lineage for name in each.project_bases]:
                 ends = ends - {base} | project.ancestry(base).outside
-        return not ends <= BARE_BASES
+        return ends
+
+    def _is_moved_by_lightning(self, cls: Class, name: str) -> bool:
+        """``self.example_input_array = torch.rand(2, 4)``, a property of `LightningModule`, which moves it where it
+        calls itself with that."""
+        return name == "example_input_array" and any(last_word(base) == "LightningModule" for base in self._ends(cls))
 
     def _is_for_show(self, use: cst.CSTNode) -> bool:
         """``self.encoder(x, mask=self.mask, is_causal=True)``: torch's layers then leave the mask alone."""
@@ -574,18 +594,18 @@ class UnregisteredTensor(Rule):
         if overrides_attributes(self, cls):
             return None  # def __setattr__(...): self.register_buffer(name, value), which is saved: nothing to add
         others = [s for s, _ in self.flow.stores(cls, name) if s is not statement]
-        if name in cls.attrs_of_class or any(not isinstance(s, cst.Assign) for s in others):
+        if any(not isinstance(s, cst.Assign) for s in others):
             return None
         none = [s for s in others if isinstance(s, cst.Assign) and self.code(s.value) == "None"]
         if none:
             # `self.x = None` first: registered there, and what is assigned later stays registered
             if len(none) != 1 or len(none[0].targets) != 1 or not after_super(self, none[0]):
                 return None
-            if self._is_other_branch(none[0], statement):
+            if self._is_other_branch(none[0], statement) or is_taken(self, cls, none[0], name):
                 return None
             call = f'{self.code(target.value)}.register_buffer("{name}", None, persistent=False)'
             return self.fix(f"register `{name}` as a buffer before it is made", self.replace(none[0], call), safe=False)
-        if not after_super(self, statement):
+        if not after_super(self, statement) or is_taken(self, cls, statement, name):
             return None
         start, _ = self.source.offsets(target)
         value_start, value_end = self.source.offsets(value, outer=True)
@@ -597,7 +617,10 @@ class UnregisteredTensor(Rule):
             self.replace_between(start, value_start, f'{owner}.register_buffer("{name}", '),
             self.replace_between(value_end, value_end, ", persistent=False)"),
             # a buffer is not trained: self.scale = torch.ones(3, requires_grad=True)
-            safe=not on_host and self.flow.value(value).tracked is False,
+            safe=not on_host
+            and self.flow.value(value).tracked is False
+            and not is_handed_on(self, cls, statement, name)
+            and not is_set_otherwise(self, statement, name),
         )
 
     def _is_other_branch(self, none: cst.Assign, statement: cst.CSTNode) -> bool:
