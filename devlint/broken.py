@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 #: Puts names where nobody sees them.
 _BY_TEXT = re.compile(r"\bimport\s+\*|\bglobals\(\)|\bexec\(|\bget_ipython\(|\bbuiltins\.")
+_ENDS = frozenset({"exit", "quit", "sys.exit", "os._exit"})
 _KNOWN = frozenset(dir(builtins)) | frozenset(
     "__annotations__ __builtins__ __class__ __file__ __module__ __path__ __qualname__ __version__ display exit quit "
     "reveal_type".split()
@@ -38,6 +39,8 @@ _KNOWN = frozenset(dir(builtins)) | frozenset(
 def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether a function always fails before it gets to a node of it, or the constructor of its class always does."""
     function = flow.function(node)
+    if _has_ended(flow, node):
+        return True
     if function is None:
         return False
     if _never_holds(flow, node):
@@ -47,6 +50,24 @@ def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
         return True
     cls = function.cls
     return cls is not None and function.role != CONSTRUCTOR and _cannot_be_built(flow, cls)
+
+
+def _has_ended(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether ``exit()``, or the like, stands before a node in one of the blocks around it."""
+    if "exit(" not in flow.source.text and "quit(" not in flow.source.text:
+        return False
+    for inner, around in pairwise([node, *above(flow, node)]):
+        if isinstance(around, cst.IndentedBlock | cst.Module):
+            for statement in around.body:
+                if statement is inner:
+                    break
+                if any(type(part) is cst.Expr and _ends(part.value) for part in statement.children):
+                    return True
+    return False
+
+
+def _ends(node: cst.BaseExpression) -> bool:
+    return type(node) is cst.Call and dotted(node.func) in _ENDS
 
 
 def _never_holds(flow: Flow, node: cst.CSTNode) -> bool:

@@ -88,11 +88,11 @@ class DebuggingLeftOn(Rule):
     backward, in files that name the host and no other device, and in functions, classes and files that are called after
     debugging, checking, testing, profiling or reproducing. `TORCH_DISTRIBUTED_DEBUG` is not looked at: torch has read
     it when it is imported. Tentative, and kept back unless that is selected, in code that is copied from others, in
-    files that use Lightning, whose trainer has a switch of its own, in files that ask models without autograd and call
-    nothing that trains, and where it runs on import of a file of the project that nothing imports; and the variable in
-    any case: programs that set it launch few kernels, or set it once something is on the device, so that readers held
-    16 of 24 such findings for true, five for arguable and three for wrong. So are programs that are called after tests
-    or made-up data (`train_dummy.py`).
+    files that use Lightning, whose trainer has a switch of its own, or call no `backward` themselves in a project that
+    does, in files that ask models without autograd and call nothing that trains, and where it runs on import of a file
+    of the project that nothing imports; and the variable in any case: programs that set it launch few kernels, or set
+    it once something is on the device, so that readers held 16 of 24 such findings for true, five for arguable and
+    three for wrong. So are programs that are called after tests or made-up data (`train_dummy.py`).
 
     Where autograd records nothing, detecting anomalies costs nothing; where it does, notes of where each operation was
     called made a forward pass of small operations three times as long. `CUDA_LAUNCH_BLOCKING` counts as long as nothing
@@ -147,7 +147,9 @@ class DebuggingLeftOn(Rule):
     def _is_turned_off(self, call: cst.Call) -> bool:
         """``import lightning; torch.autograd.set_detect_anomaly(True)``: ``Trainer(detect_anomaly=False)``, which is
         the default since 1.5, turns it off while it fits."""
-        lightning = not _LIGHTNING.isdisjoint(self.flow.scope.packages)
+        lightning, project = not _LIGHTNING.isdisjoint(self.flow.scope.packages), self.flow.project
+        if not lightning and ".backward(" not in self.source.text and project is not None:
+            lightning = project.some_file_says("writes LightningModule") is True  # who imports this file trains
         return lightning and called_name(call) == "set_detect_anomaly"
 
     def _only_asks(self) -> bool:

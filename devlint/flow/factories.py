@@ -86,13 +86,23 @@ def _followed(frame: Frame, name: str, args: Args) -> Place | None:
     by_tensors = name == "torch.normal" and args.value(2, "size") is None  # torch.normal(0, scale * noise)
     if not by_tensors and (name not in table.FOLLOWING or name in table.IGNORE_DEFAULT or frame.redirected):
         return None
-    given = [value for position, word in table.FOLLOWING[name] if (value := args.value(position, word)) is not None]
+    told = [each for position, word in table.FOLLOWING[name] if (each := args.get(position, word)) is not None]
+    given = [value for _, value in told]
     tensors = [value for value in given if value.kind == TENSOR or (value.kind == THING and name != "torch.tensor")]
     if tensors:  # a host number for one bound, and a device tensor for the other: it goes to the device
         return next((value for value in tensors if value.place.is_there), tensors[0]).place
     if name.startswith("torch.sparse"):
         by_tensors = any(not value.is_data and value.kind not in (LIST, TUPLE) for value in given)
-    return UNKNOWN_PLACE if by_tensors else None
+    return UNKNOWN_PLACE if by_tensors or any(is_of_tensors(node) for node, _ in told) else None
+
+
+def is_of_tensors(node: cst.BaseExpression) -> bool:
+    """``rows.unsqueeze(0)``, ``rows.view(n, -1)``: what only tensors have, and give; arrays are viewed as a type."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return False
+    name, values = node.func.attr.value, [arg.value for arg in node.args]
+    values = [each.expression if isinstance(each, cst.UnaryOperation) else each for each in values]
+    return name in table.ONLY_OF_TENSORS or (name == "view" and any(isinstance(each, cst.Integer) for each in values))
 
 
 def _asked_to_track(args: Args) -> bool | None:

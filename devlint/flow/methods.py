@@ -11,6 +11,7 @@ from devlint.flow import (
     attributes,
     calls,
     copies,
+    factories,
     loaders,
     modules,
     moves,
@@ -136,7 +137,7 @@ def _unknown_method(frame: Frame, node: cst.Call, func: cst.Attribute, name: str
         return NUMPY_ARRAY
     result = calls.unknown_call(frame, node, args)
     # torch.tensor(policy(x).mean.clamp(-1, 1))  is where the policy is
-    return tensor(UNKNOWN_PLACE, node) if name in table.ONLY_OF_TENSORS and result is UNKNOWN else result
+    return tensor(UNKNOWN_PLACE, node) if result is UNKNOWN and factories.is_of_tensors(node) else result
 
 
 def _gather(frame: Frame, node: cst.Call, name: str, args: Args) -> None:
