@@ -7,23 +7,57 @@ import libcst as cst
 from devlint import tree
 from devlint.flow.names import called_name, dotted
 from devlint.flow.scope import Function
-from devlint.flow.value import MODULE, TENSOR
+from devlint.flow.value import MODULE, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 
 
-def is_wanted_on_host(rule: Rule, factory: cst.Call) -> bool:
+def may_be_wanted_on_host(rule: Rule, factory: cst.Call, met: cst.CSTNode) -> bool:
     """``t = torch.linspace(0, 1, 200); u = net(t); plt.plot(t.numpy(), u.cpu())``, ``sizes = torch.full((3,), 9)`` for
-    ``pack_padded_sequence(x, sizes)``, ``self.names[chosen]`` of a list; or what a method gives back, and its callers
-    read so."""
+    ``pack_padded_sequence(x, sizes)``, ``self.names[chosen]`` of a list, ``found = torch.tensor([])`` that is joined
+    with more and then handed to who knows what; or what a method gives back, and its callers read so."""
     function, name = rule.flow.function(factory), _bound_to(rule, factory)
     if name:
         around = function.node.body if function is not None else rule.source.module
-        uses = [use for use in tree.named(around, name) if rule.flow.function(use) is function]
-        return any(_is_of_host(rule, use) for use in uses)
+        end = rule.source.offsets(factory)[1]
+        uses = [use for use in tree.named(around, name) if rule.source.offsets(use)[0] >= end]
+        return any(_is_of_host(rule, use) or not _is_of_device(rule, use, met) for use in uses)
     if function is None or not isinstance(rule.enclosing(factory, cst.BaseSmallStatement), cst.Return):
         return False
     return any(_is_of_host(rule, call) for call in _calls_by_name(rule, function))
+
+
+def _is_of_device(rule: Rule, use: cst.BaseExpression, met: cst.CSTNode) -> bool:
+    """Whether a use goes with a tensor on a device, for all that is seen: where the two meet, in another operation, in
+    torch's own functions and modules, or as a size; not what is handed to who knows what."""
+    part: cst.CSTNode = use
+    above = rule.parent(use)
+    while above is not None and above is not met:
+        call = rule.parent(above) if isinstance(above, cst.Arg) else None
+        if isinstance(call, cst.Call):
+            func = call.func
+            holder = rule.flow.value(func.value if isinstance(func, cst.Attribute) else func)
+            is_known = rule.flow.name_of(call).startswith("torch.") or holder.kind in (TENSOR, THING, MODULE)
+            return is_known or rule.flow.value(func).kind == MODULE or _is_within(rule, call, met)
+        if isinstance(above, cst.Attribute) and above.value is part and above.attr.value in _SIZES:
+            return True
+        if isinstance(above, cst.BinaryOperation):
+            other = above.right if above.left is part else above.left
+            if rule.flow.value(other).kind in (TENSOR, THING):
+                return True
+        if isinstance(above, cst.Index):
+            table = rule.enclosing(above, cst.Subscript)
+            known = table is not None and rule.flow.value(table.value).kind in (TENSOR, THING)
+            return known or _is_within(rule, above, met)
+        part, above = above, rule.parent(above)
+    return True
+
+
+def _is_within(rule: Rule, node: cst.CSTNode, met: cst.CSTNode) -> bool:
+    above: cst.CSTNode | None = node
+    while above is not None and above is not met:
+        above = rule.parent(above)
+    return above is not None
 
 
 def _bound_to(rule: Rule, factory: cst.Call) -> str:
@@ -62,5 +96,6 @@ def _is_of_host(rule: Rule, use: cst.BaseExpression) -> bool:
     return rule.flow.name_of(call).startswith("numpy.") or owner in _PLOTS
 
 
+_SIZES = frozenset("device dim dtype ndim numel shape size".split())
 #: What draws, and takes arrays.
 _PLOTS = frozenset({"plt", "ax", "axes", "pyplot", "sns"})

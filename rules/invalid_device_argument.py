@@ -197,6 +197,8 @@ class InvalidDeviceArgument(Rule):
                 of_operands = name in table.FUNCTIONS or name in table.MODULES or name in table.OPTIMIZERS
                 # DistributedDataParallel(net, device=[rank], output_device=rank)  means `device_ids`
                 meant = argument(node, None, "output_device") is not None
+                # torch.meshgrid(torch.arange(n), torch.arange(n), device=device)   means the two
+                meant = meant or any(self.flow.factory(each) is not None for each in _calls_in(node))
                 edit = self.remove_argument(node, "device") if of_operands and not meant else None
                 fix = self.fix("leave `device` out", edit, safe=True) if edit is not None else None
                 refused = "no `device`"
@@ -578,6 +580,10 @@ def _is_unknown(node: cst.BaseExpression) -> bool:
 _FIRST = re.compile(r"\b0$")
 #: ``batch["x"].device``
 _OF_ROW = re.compile(r"(\w+)\[[^\]]*\]\.device")
+
+
+def _calls_in(node: cst.Call) -> list[cst.Call]:
+    return [each for arg in node.args for each in tree.walk(arg.value) if isinstance(each, cst.Call)]
 
 
 def takes_no_device(name: str) -> bool:

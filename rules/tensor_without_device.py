@@ -32,7 +32,7 @@ from devlint.rules._plain import is_plain
 from devlint.rules._shown import is_shown
 from devlint.rules._switches import tests_apart
 from devlint.rules._unread_local import beside_unread_device
-from devlint.rules._wanted_on_host import is_wanted_on_host
+from devlint.rules._wanted_on_host import may_be_wanted_on_host
 
 #: What a factory is told that a device would not go with: ``torch.rand(3, generator=self.generator)``.
 _OF_HOST = frozenset({"generator", "pin_memory", "out"})
@@ -92,11 +92,11 @@ class TensorWithoutDevice(Rule):
     factories (`torch.randn`, `torch.rand`, ...) it is unsafe: numbers drawn on a device are not the numbers that the
     same seed draws on the host. Where no expression that names the device is sure to be bound at the factory, no fix is
     offered, nor `device="cuda"` in a file that asks whether there is a GPU, or says `"cpu"`, nor where numpy or a plot
-    reads the tensor as well, or it is told a generator; nor where something else that the function makes on the host,
-    and puts in the place of what it was handed, would stay behind. Such a function is reported once, and so is a
-    statement, whose factories one fix mends. A fix takes along what meets the tensor on the host in the same
-    expression, and takes `device=` out of the operation that it meets the other in, if that was given one
-    (`x.index_select(0, i, device=d)`).
+    reads the tensor as well, what is not known is handed it, or it is told a generator; nor where something else that
+    the function makes on the host, and puts in the place of what it was handed, would stay behind. Such a function is
+    reported once, and so is a statement, whose factories one fix mends. A fix takes along what meets the tensor on the
+    host in the same expression, and takes `device=` out of the operation that it meets the other in, if that was given
+    one (`x.index_select(0, i, device=d)`).
 
     ## Limits
     Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
@@ -540,7 +540,7 @@ class TensorWithoutDevice(Rule):
         factories = [factory, *self._met_before(factory)]
         if any(self.flow.name_of(each) in _TYPES or _is_told_of_host(each) for each in factories):
             return None
-        if any(is_wanted_on_host(self, each) for each in factories):
+        if any(may_be_wanted_on_host(self, each, meeting.node) for each in factories):
             return None
         edits = [self.add_argument(each, f"device={device}") for each in factories]
         if None in edits:

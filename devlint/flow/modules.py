@@ -269,6 +269,9 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         unplaced = module.place.is_host or not _in_step(frame)
         if fact is not None and fact.kind != "container" and unplaced and not first and not may_hold_tensors(module):
             return tensor(UNKNOWN_PLACE, node) if fact.kind == "layer" else Value(THING, UNKNOWN_PLACE, node)
+        if fact is not None and fact.kind == "layer" and first and not may_hold_tensors(module) and not _in_step(frame):
+            # patches = self.unfold(read(image)[None])   has nothing of its own: they are where the image is
+            return tensor(first[0][1].place, node)
         if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
             weighted = holds and reference != "torch.nn.PReLU"  # whose results have a dimension
             return tensor(_output_place(frame, module, first), node, zero=False if weighted else None)
