@@ -17,6 +17,7 @@ from devlint.flow.value import DATA, TENSOR, UNKNOWN_KIND
 from devlint.flow.waiting import COMPARING, call_waits, picks_by_mask, wait_of_called
 from devlint.rule import Rule
 from devlint.rules._copied import is_copied
+from devlint.rules._index_copies import copies_to_device
 from devlint.rules._moves import short
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._places import origin_note
@@ -99,7 +100,8 @@ class HostSyncInLoop(Rule):
     One finding a loop speaks of all its needless reads, and one of two neighbours that read element by element. Silent
     in loops over epochs, where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`), where
     the next line reads a clock (`spent += time.time() - start`), which is to count what the device does, and in
-    deprecated code.
+    deprecated code; and where each step copies to the device soon after and waits for that, as for the indices of its
+    minibatch (`torch.tensor(chosen, device=device)`, `rows[chosen]` of an array or a permutation on the host).
 
     Tentative, and kept back unless that is selected: a call of a function or a model that waits by itself in each step
     of a training, once a loop (of 23 in 81 repositories, five were read: all wait); a wait that the loop may need,
@@ -295,6 +297,11 @@ class HostSyncInLoop(Rule):
         models = [offsets(work) for work in works if not _steps(work) and offsets(work)[0] < start]
         if early and self._stops_after(loop, max((after for _, after in models), default=start), end):
             return False
+        # approx_kl = kl.mean().item(); mb_advantages = b_advantages[mb_inds]   copies the indices, and waits
+        if early and any(
+            start < offsets(node)[0] < end and copies_to_device(self.flow, node) for node in tree.walk(loop.node.body)
+        ):
+            return False
         if early:
             # D_x = out.mean().item(); optimizer.step(); print(D_x)   the print could read it
             kept, place = self._all_kept(loop, early, last), "in the midst of each step"
@@ -458,7 +465,9 @@ class HostSyncInLoop(Rule):
         )
         # loader = accelerator.prepare(loader)   copies each batch, and waits
         prepared = any(called_name(call) == "prepare" for call in self.source.nodes_of(cst.Call))
-        return any(move.non_blocking is not True for move in moves) or (fed and (prepared or not moves))
+        if any(move.non_blocking is not True for move in moves) or (fed and (prepared or not moves)):
+            return True
+        return any(copies_to_device(self.flow, node) for node in tree.walk(loop.node.body))
 
     def _is_in(self, node: cst.CSTNode, loop: Loop) -> bool:
         """Whether a node is in a loop, or in one inside it: `for key in batch: batch[key] = batch[key].to(device)`."""
