@@ -106,7 +106,9 @@ class DebuggingLeftOn(Rule):
 
     In 1,914 more repositories and packages strict readers held 24 of 27 for true and three for wrong; of anomaly
     detection in 2,596 more, twelve of fifteen for true, two for arguable and one for wrong, which are mended; in 3,486
-    more, 45 of 47 for true and two, of programs that work nothing out on a device, for wrong.
+    more, 45 of 47 for true and two, of programs that work nothing out on a device, for wrong. In 366 repositories and
+    4,991 packages since, they held 22 of 26 for true and four for wrong, three of them in one project that Lightning
+    trains, which is tentative now.
 
     ## References
     - [Anomaly detection](https://pytorch.org/docs/stable/autograd.html#anomaly-detection)

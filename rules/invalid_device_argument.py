@@ -115,7 +115,8 @@ class InvalidDeviceArgument(Rule):
     21 of 22 for true. In 440 repositories and 3,726 packages after that they held 31 of 42 for true, seven for arguable
     and four for wrong: six of one project, where the context manager as a statement would have selected the device that
     is in use anyway, and four of another, where a default makes a string of what is annotated as a device. Both are
-    tentative or silent now.
+    tentative or silent now. In 366 repositories and 11,399 packages since, they held nine of ten for true, and one for
+    arguable, whose fix is not offered any more.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)

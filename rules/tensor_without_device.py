@@ -187,7 +187,9 @@ class TensorWithoutDevice(Rule):
     wrong: a default type that an outside package sets, and a lazy sum of gpytorch. In 440 repositories and 3,726
     packages after that they held 101 of 113 for true, seven for arguable and five for wrong: mostly each of a cause of
     its own, and five because the device that the fix named was not the right one there. All but two of the causes are
-    mended.
+    mended. In 366 repositories and 4,991 packages after that they held 21 of 28 for true, four for arguable and three
+    for wrong; all of these causes are mended, three of which were fixes that only moved the error. In 6,408 packages
+    with one file of torch each, after that, they held all eight for true.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)
