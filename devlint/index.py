@@ -23,7 +23,6 @@ from devlint.ledger import Basis, Fact, Ledger, Seen
 from devlint.mentions import (
     ALL_FILES,
     ANYBODY,
-    ANYWHERE,
     QUESTIONS,
     SETUP_FILES,
     TOO_MANY,
@@ -570,9 +569,9 @@ class View:
         """Whether a file of the same program, as far as its place tells, has new tensors made beside the host."""
         return self.some_file_says(f"redirects {folder_below(self._root, self.path)}") is True
 
-    def redirects_anywhere(self) -> bool:
-        """Whether any file of the project does, be it of another program: this one may be imported by that."""
-        return self.some_file_says(ANYWHERE) is True
+    def is_redirected(self) -> bool:
+        """Whether a file in a folder that the same scripts import has new tensors made beside the host."""
+        return self.some_file_says(f"joins {folder_below(self._root, self.path)}") is True
 
     def is_brought_to_devices(self) -> bool:
         """Whether the file, or what imports it, directly or in turn, brings anything to a device, for all one knows."""

@@ -16,13 +16,11 @@ from devlint.testcode import is_test_file
 
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
-    "called chooses composes credits defines demands gives gpus hosts imports offloads places reads redirects registers"
-    " resets runs script sets silences sweeps takes unset uses writes".split()
+    "called chooses composes credits defines demands gives gpus hosts imports joins offloads places reads"
+    " redirects registers resets runs script sets silences sweeps takes unset uses writes".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
-#: Whether any file at all has new tensors made elsewhere than on the host, wherever it is.
-ANYWHERE = "redirects *"
 #: The answer where the files are too many to know.
 TOO_MANY = "?"
 
@@ -96,7 +94,7 @@ _OF_SWEEPS = (b"setattr(", b"vars(", b".__dict__", b".register_buffer(")
 #: ``setattr(model, key, checkpoint[key])``, ``for key, value in state.items(): setattr(model, key, value)``: what was
 #: saved is brought where the model is.
 _RESTORES = re.compile(
-    rb"\bsetattr\(%(model)b,[ \t]*(?P<key>\w+),[ \t]*\w+\[(?P=key)\]\)"
+    rb"(?<!`)\bsetattr\(%(model)b,[ \t]*(?P<key>\w+),[ \t]*\w+\[(?P=key)\]\)"
     rb"|\bfor (?P<name>\w+), (?P<value>\w+) in \w+\.items\(\):[^\n]{0,100}\n(?:[^\n]{0,100}\n){0,2}?"
     rb"[ \t]*setattr\(%(model)b,[ \t]*(?P=name),[ \t]*(?P=value)\)"
     % {b"model": rb"(?:self\.)?(?:\w{1,30}_)?(?:model|net|network|module|policy|agent)"}
@@ -153,6 +151,9 @@ IMPORT = re.compile(
     re.MULTILINE,
 )
 
+#: The top of what is imported: ``from core.setup import prepare``.
+_IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
+
 #: What no module's name holds.
 _NO_NAME = re.compile(r"\W")
 
@@ -187,28 +188,29 @@ class Mentions:
         it has an attribute of that name. ``reads NAME``: it does more with one than set it. ``defines FILE NAME``: it
         is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root, in one of
         scripts beside it, or in the root itself, and has new tensors made elsewhere than on the host, or compiles them
-        in; :data:`ANYWHERE`, in whatever folder. ``composes NAME``: it is no test and calls that among the steps of a
-        ``Compose``. ``gpus FOLDER``: it is in that folder or the root, and has a trainer run on GPUs; ``chooses
-        FOLDER``: or on whatever it is told; ``offloads FOLDER``: or moves to the host, whatever happens, what it saves;
-        ``demands FOLDER``: or needs CUDA, whatever happens. ``places NAME``: it is no test and sets an attribute of
-        that name of something else than ``self``, moves that, or moves its own. ``registers CLASS NAME``: it is no
-        test, and registers that of a class that descends from the first, which is another file's, or of something else
-        than ``self``. ``resets CLASS NAME``: it sets that, likewise, and to no tensor for all that is seen. ``sweeps``:
-        it is no test and moves, registers or loads whatever attributes something has, by their names. ``credits WORD``:
-        its head says that it is by somebody of that name. ``silences NAME``: it is no test and calls that where
-        autograd is off. ``hosts NAME``: it is no test and calls that with the host for a device. ``called NAME``: it
-        sets up a distribution of that name. ``unset NAME``: it has a setting of that name which is off: none, zero or
-        negative, as an option's default or in so many words. ``gives NAME``: it gives such a setting a number. ``sets
-        NAME``: it does more with an attribute of that name than read it from ``self``. ``writes NAME``: it has that
-        word anywhere. ``takes WORD NAME``: it has a method NAME with a parameter WORD.
+        in; ``joins FOLDER``: it does so in a folder that a script of the root imports beside that one. ``composes
+        NAME``: it is no test and calls that among the steps of a ``Compose``. ``gpus FOLDER``: it is in that folder or
+        the root, and has a trainer run on GPUs; ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or
+        moves to the host, whatever happens, what it saves; ``demands FOLDER``: or needs CUDA, whatever happens.
+        ``places NAME``: it is no test and sets an attribute of that name of something else than ``self``, moves that,
+        or moves its own. ``registers CLASS NAME``: it is no test, and registers that of a class that descends from the
+        first, which is another file's, or of something else than ``self``. ``resets CLASS NAME``: it sets that,
+        likewise, and to no tensor for all that is seen. ``sweeps``: it is no test and moves, registers or loads
+        whatever attributes something has, by their names. ``credits WORD``: its head says that it is by somebody of
+        that name. ``silences NAME``: it is no test and calls that where autograd is off. ``hosts NAME``: it is no test
+        and calls that with the host for a device. ``called NAME``: it sets up a distribution of that name. ``unset
+        NAME``: it has a setting of that name which is off: none, zero or negative, as an option's default or in so many
+        words. ``gives NAME``: it gives such a setting a number. ``sets NAME``: it does more with an attribute of that
+        name than read it from ``self``. ``writes NAME``: it has that word anywhere. ``takes WORD NAME``: it has a
+        method NAME with a parameter WORD.
         :data:`TOO_MANY` where that is so.
         """
         files = self.files
         if self.are_too_many:
             return TOO_MANY
         what, _, folder = question.partition(" ")
-        if question == ANYWHERE:
-            files = [path for path in files if path.endswith(CODE)]
+        if what == "joins":
+            files = self._joined(files, folder)
         elif what in ("redirects", "gpus", "chooses", "offloads", "demands"):
             scripts = _OF_SCRIPTS if what == "redirects" and folder and folder not in _OF_SCRIPTS else ()
             folders = ("", folder, *scripts)
@@ -220,6 +222,16 @@ class Mentions:
             called = os.sep + folder.partition(" ")[0]
             files = [path for path in files if path.endswith(called) and not is_test_file(below(self.root, path))]
         return next((path for path in files if self.says(path, question)), "")
+
+    def _joined(self, files: list[str], folder: str) -> list[str]:
+        """The files of the folders of which a script in the root imports something, if it does of the one named:
+        ``from core.setup import prepare`` beside ``from nets.net import Net``."""
+        joined: set[str] = set()
+        for path in files:
+            if path.endswith(".py") and not folder_below(self.root, path) and not is_test_file(path):
+                names = {name.decode() for name in _IMPORTED.findall(self.content(path))}
+                joined |= names if not folder or folder in names else set()
+        return [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in joined]
 
     def module(self, path: str) -> str:
         """A file, or the package it opens, as an import from the folder above the project names it."""
@@ -292,7 +304,7 @@ def says(raw: bytes, path: str, question: str) -> bool:
     if what == "script":
         counts = path.endswith(".py") and not is_test_file(path) and os.path.basename(path) not in SETUP_FILES
         return counts and _RUNS.search(raw) is not None
-    if what == "redirects":
+    if what in ("redirects", "joins"):
         if is_test_file(path):
             return False
         if b"poptorch" in raw and _COMPILES.search(raw):
@@ -531,7 +543,7 @@ def _puts(name: bytes) -> re.Pattern[bytes]:
 
 
 def _is_set_by_variable(name: bytes, raw: bytes) -> bool:
-    """``for key in ("name", "other"): setattr(net, key, state[key])``"""
+    """``setattr(net, key, state[key])``, where ``for key in ("name", "other")`` goes before."""
     is_near = b"setattr(" in raw or b".__dict__.update(" in raw
     return is_near and found_in(_is_said(name), raw) and found_in(_BY_VARIABLE, raw)
 

@@ -27,10 +27,9 @@ def is_under_default(rule: Rule, function: Function | None) -> bool:
 
 
 def may_be_redirected(rule: Rule) -> bool:
-    """``utils/setup.py: torch.set_default_device(device)``, wherever in the project: `train.py`, which calls that, may
-    run what is in `models/`."""
+    """``utils/setup.py: torch.set_default_device(device)``, where `train.py` imports that and what is in `models/`."""
     project = rule.flow.project
-    return project is not None and project.redirects_anywhere()
+    return project is not None and project.is_redirected()
 
 
 def _is_inside(rule: Rule, call: cst.Call, contexts: list[cst.Call]) -> bool:

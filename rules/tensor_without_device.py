@@ -168,8 +168,8 @@ class TensorWithoutDevice(Rule):
     ...`) or is called on what was brought to the host (`net.cpu(); net.spread()`), which is before or after the module
     is on a device; what is moved in the next statement; what stands on the other side of a test about devices that is
     asked in another method, or in an unusual way (`x.get_device() >= 0`, `str(x.device) == "cpu"`, `assert not
-    x.is_cuda`); and entries of a batch in a module with a `transfer_batch_to_device` of its own. Nor is anything in a
-    project of which some file, be it in another folder, sets a default device; nor what a module is handed that a file
+    x.is_cuda`); and entries of a batch in a module with a `transfer_batch_to_device` of its own. Nor is anything where
+    a script imports it beside what sets a default device in another folder; nor what a module is handed that a file
     puts into a `Compose` of transforms.
 
     Of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors are where it says

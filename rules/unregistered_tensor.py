@@ -125,10 +125,10 @@ class UnregisteredTensor(Rule):
     what another file may bring to the device (`net.mean = net.mean.cuda()`, a base, or a helper that is handed `self`,
     that sets whatever attributes there are, or attributes by a variable, as of what was saved, beside the name of this
     one) or register (a subclass, `net.register_buffer("mean", mean)`), what comes of the two where that is moved at
-    once (`self.table[ids].to(x.device)`, which ran before torch 1.13), anything in a project of which some file sets a
-    default device, modules in files of data or transforms, and modules without parameters, buffers or modules of their
-    own, which may be called where data is read, in a file that has no other module with these and moves none, unless
-    they are losses by their names.
+    once (`self.table[ids].to(x.device)`, which ran before torch 1.13), anything that a script imports beside what sets
+    a default device in another folder, modules in files of data or transforms, and modules without parameters, buffers
+    or modules of their own, which may be called where data is read, in a file that has no other module with these and
+    moves none, unless they are losses by their names.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
