@@ -89,8 +89,9 @@ def _device_in_reach(flow: Flow, at: cst.CSTNode, place: Place) -> str | None:
         target = assign.targets[0].target
         if not isinstance(target, cst.Name) or not names_device(target.value):
             continue
-        if flow.function(assign) is not function and not _is_at_top_level(flow, assign):
-            continue
+        inner = set().union(*(each.param_names | each.assigned for each in function.outwards)) if function else set()
+        if flow.function(assign) is not function and (target.value in inner or not _is_at_top_level(flow, assign)):
+            continue  # def run(x, device): ...   is told another one
         value = flow.value(assign.value)
         if value.kind == DEVICE and value.place == place and bound_before(flow, target.value, at):
             return target.value
