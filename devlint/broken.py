@@ -17,6 +17,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
+from devlint.flow.loops import exits
 from devlint.flow.names import dotted
 from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, Class, Function
 from devlint.flow.steps import above, is_under_test, runs_each_time
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 #: Puts names where nobody sees them.
 _BY_TEXT = re.compile(r"\bimport\s+\*|\bglobals\(\)|\bexec\(|\bget_ipython\(|\bbuiltins\.")
-_ENDS = frozenset({"exit", "quit", "sys.exit", "os._exit"})
 _KNOWN = frozenset(dir(builtins)) | frozenset(
     "__annotations__ __builtins__ __class__ __file__ __module__ __path__ __qualname__ __version__ display exit quit "
     "reveal_type".split()
@@ -61,13 +61,9 @@ def _has_ended(flow: Flow, node: cst.CSTNode) -> bool:
             for statement in around.body:
                 if statement is inner:
                     break
-                if any(type(part) is cst.Expr and _ends(part.value) for part in statement.children):
+                if any(exits(part) for part in statement.children):
                     return True
     return False
-
-
-def _ends(node: cst.BaseExpression) -> bool:
-    return type(node) is cst.Call and dotted(node.func) in _ENDS
 
 
 def _never_holds(flow: Flow, node: cst.CSTNode) -> bool:

@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.names import called_name, dotted
+from devlint.flow.names import called_name, called_on, dotted
 from devlint.flow.scope import Function
 from devlint.flow.value import MODULE
 from devlint.rule import Rule
@@ -133,23 +133,19 @@ def _is_asked_on_host(rule: Rule, function: Function) -> bool:
     calls = [
         call
         for call in rule.source.nodes_of(cst.Call)
-        if called_name(call) == function.name and isinstance(call.func, cst.Attribute) and _owner(call) != "self"
+        if called_name(call) == function.name and isinstance(call.func, cst.Attribute) and called_on(call) != "self"
     ]
     return bool(calls) and all(_is_on_host_by_then(rule, call) for call in calls)
 
 
 def _is_on_host_by_then(rule: Rule, call: cst.Call) -> bool:
-    function, owner = rule.flow.function(call), _owner(call)
+    function, owner = rule.flow.function(call), called_on(call)
     last = None
     for each in rule.source.nodes_of(cst.Call):
-        moves = called_name(each) in ("cpu", "cuda", "to") and _owner(each) == owner and bool(owner)
+        moves = called_name(each) in ("cpu", "cuda", "to") and called_on(each) == owner and bool(owner)
         if moves and rule.flow.function(each) is function and rule.source.comes_before(each, call):
             last = each
     return last is not None and _TO_HOST.search(rule.code(last)) is not None
-
-
-def _owner(call: cst.Call) -> str:
-    return dotted(call.func.value) if isinstance(call.func, cst.Attribute) else ""
 
 
 _SIZES = frozenset({"size", "shape", "numel", "nelement"})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
 from devlint.flow import Flow, Value
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Move
 from devlint.flow.place import Place
+from devlint.flow.scope import Function
 from devlint.rule import Rule
 
 
@@ -43,3 +46,11 @@ def loader_of(flow: Flow, node: cst.BaseExpression) -> Value | None:
     if isinstance(loader, Value) and loader.kind == "loader" and loader.pinned is value.pinned:
         return loader
     return None  # scaled = images / 255  of a pinned batch is not pinned
+
+
+def moves_of_name(flow: Flow, function: Function | None, name: str) -> Iterator[Move]:
+    """The moves that a function, or the file, makes of what a name stands for: ``x.to(device)``."""
+    for move in flow.facts.moves.values():
+        receiver = move.receiver
+        if isinstance(receiver, cst.Name) and receiver.value == name and flow.function(move.node) is function:
+            yield move

@@ -10,7 +10,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
-from devlint.flow.names import called_name, dotted, names_bound
+from devlint.flow.names import called_name, called_on, dotted, names_bound
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
 from devlint.rules._recurs import function_of
@@ -249,13 +249,9 @@ def _sets(rule: Rule, call: cst.Call, family: tuple[Class, ...], name: str) -> b
     for node in tree.walk(function.node.body) if function is not None else ():
         if path and isinstance(node, cst.Assign) and dotted(node.targets[0].target) == path and _moves(node.value):
             return True  # value = value.to(device); setattr(module, name, value)
-        if isinstance(node, cst.Call) and called_name(node) in table.MOVES and _owner(node) in {path, owner} - {""}:
+        if isinstance(node, cst.Call) and called_name(node) in table.MOVES and called_on(node) in {path, owner} - {""}:
             return True  # setattr(module, name, value); module.to(device)
     return False
-
-
-def _owner(call: cst.Call) -> str:
-    return dotted(call.func.value) if isinstance(call.func, cst.Attribute) else ""
 
 
 def _moves(node: cst.CSTNode) -> bool:

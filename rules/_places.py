@@ -15,7 +15,7 @@ from devlint.flow.place import Place
 from devlint.flow.scope import Function
 from devlint.flow.value import DEVICE, MODULE
 from devlint.rule import Rule
-from devlint.rules._moves import destination
+from devlint.rules._moves import destination, moves_of_name
 from devlint.rules._tensor_by_then import is_tensor_by, used_as_tensor
 
 
@@ -191,13 +191,7 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
 
 def _is_moved_later(flow: Flow, function: Function | None, name: str, at: cst.CSTNode) -> bool:
     """``state = torch.zeros(n)``, and then ``x = x.to(device)``: until then, ``x`` is where it was."""
-    return any(
-        isinstance(move.receiver, cst.Name)
-        and move.receiver.value == name
-        and flow.function(move.node) is function
-        and not flow.source.comes_before(move.node, at)
-        for move in flow.facts.moves.values()
-    )
+    return any(not flow.source.comes_before(move.node, at) for move in moves_of_name(flow, function, name))
 
 
 def _is_rebound(flow: Flow, function: Function, name: str) -> bool:

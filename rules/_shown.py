@@ -36,6 +36,7 @@ from devlint.rules._kept_on_host import (
     reads_inputs_on_host,
 )
 from devlint.rules._meetings import calls_of, calls_that_run, is_off
+from devlint.rules._moves import moves_of_name
 from devlint.rules._on_the_side import is_on_the_side
 from devlint.testcode import near
 
@@ -348,12 +349,8 @@ def is_moved_next(rule: Rule, node: cst.CSTNode) -> bool:
         return False
     function, end = rule.flow.function(node), rule.source.offsets(node)[1]
     return any(
-        isinstance(move.receiver, cst.Name)
-        and move.receiver.value == target.value
-        and move.target.is_there
-        and rule.flow.function(move.node) is function
-        and rule.source.offsets(move.node)[0] > end
-        for move in rule.flow.facts.moves.values()
+        move.target.is_there and rule.source.offsets(move.node)[0] > end
+        for move in moves_of_name(rule.flow, function, target.value)
     )
 
 

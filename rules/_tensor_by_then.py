@@ -10,6 +10,7 @@ from devlint.flow import Flow
 from devlint.flow import torch_table as table
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.value import MODULE
+from devlint.rules._training import is_inside
 
 
 def is_tensor_by(flow: Flow, name: str, at: cst.CSTNode) -> bool:
@@ -22,9 +23,12 @@ def is_tensor_by(flow: Flow, name: str, at: cst.CSTNode) -> bool:
     if "pack" in name and (param is None or param.annotation is None):
         return False  # a PackedSequence has no `device`
     bound = [each for each in _bindings(flow, name) if flow.function(each) is function]
+    bound.sort(key=lambda each: flow.source.offsets(each)[0])
     before = [each for each in bound if flow.source.comes_before(each, at)]
-    behind = [each for each in bound if each not in before and not _is_inside(flow, at, each)]
-    is_given = bool(before) or param is None or not _is_left_out(param) or _is_used_before(flow, name, at)
+    # x = x + torch.zeros(3)
+    behind = [each for each in bound if each not in before and not is_inside(flow, at, each)]
+    # hidden=None
+    is_given = bool(before) or param is None or param.default is None or _is_used_before(flow, name, at)
     if all(_keeps_tensor(flow, each, name) for each in behind):
         return is_given
     if before:
@@ -34,7 +38,7 @@ def is_tensor_by(flow: Flow, name: str, at: cst.CSTNode) -> bool:
 
 
 def _bindings(flow: Flow, name: str) -> Iterator[cst.Assign | cst.For | cst.AnnAssign]:
-    """The statements that bind a name, in the order of the text."""
+    """The statements that bind a name, kind by kind."""
     for assign in flow.source.nodes_of(cst.Assign):
         if name in names_bound(*(each.target for each in assign.targets)):
             yield assign
@@ -44,19 +48,6 @@ def _bindings(flow: Flow, name: str) -> Iterator[cst.Assign | cst.For | cst.AnnA
     for loop in flow.source.nodes_of(cst.For):
         if name in names_bound(loop.target):
             yield loop
-
-
-def _is_inside(flow: Flow, at: cst.CSTNode, statement: cst.CSTNode) -> bool:
-    """``x = x + torch.zeros(3)``, and the loop that a name is of."""
-    above: cst.CSTNode | None = at
-    while above is not None and above is not statement:
-        above = flow.source.parents.get(above)
-    return above is statement
-
-
-def _is_left_out(param: cst.Param) -> bool:
-    """``hidden=None``"""
-    return param.default is not None
 
 
 def _is_used_before(flow: Flow, name: str, at: cst.CSTNode) -> bool:

@@ -6,10 +6,11 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.names import called_name, dotted
-from devlint.flow.scope import Function
 from devlint.flow.value import MODULE, TENSOR, THING
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
+from devlint.rules._meetings import calls_of
+from devlint.rules._training import is_inside
 
 
 def may_be_wanted_on_host(rule: Rule, factory: cst.Call, met: cst.CSTNode) -> bool:
@@ -24,7 +25,7 @@ def may_be_wanted_on_host(rule: Rule, factory: cst.Call, met: cst.CSTNode) -> bo
         return any(_is_of_host(rule, use) or not _is_of_device(rule, use, met) for use in uses)
     if function is None or not isinstance(rule.enclosing(factory, cst.BaseSmallStatement), cst.Return):
         return False
-    return any(_is_of_host(rule, call) for call in _calls_by_name(rule, function))
+    return any(_is_of_host(rule, call) for call in calls_of(rule, function))
 
 
 def _is_of_device(rule: Rule, use: cst.BaseExpression, met: cst.CSTNode) -> bool:
@@ -38,7 +39,7 @@ def _is_of_device(rule: Rule, use: cst.BaseExpression, met: cst.CSTNode) -> bool
             func = call.func
             holder = rule.flow.value(func.value if isinstance(func, cst.Attribute) else func)
             is_known = rule.flow.name_of(call).startswith("torch.") or holder.kind in (TENSOR, THING, MODULE)
-            return is_known or rule.flow.value(func).kind == MODULE or _is_within(rule, call, met)
+            return is_known or rule.flow.value(func).kind == MODULE or is_inside(rule.flow, call, met)
         if isinstance(above, cst.Attribute) and above.value is part and above.attr.value in _SIZES:
             return True
         if isinstance(above, cst.BinaryOperation):
@@ -48,16 +49,9 @@ def _is_of_device(rule: Rule, use: cst.BaseExpression, met: cst.CSTNode) -> bool
         if isinstance(above, cst.Index):
             table = rule.enclosing(above, cst.Subscript)
             known = table is not None and rule.flow.value(table.value).kind in (TENSOR, THING)
-            return known or _is_within(rule, above, met)
+            return known or is_inside(rule.flow, above, met)
         part, above = above, rule.parent(above)
     return True
-
-
-def _is_within(rule: Rule, node: cst.CSTNode, met: cst.CSTNode) -> bool:
-    above: cst.CSTNode | None = node
-    while above is not None and above is not met:
-        above = rule.parent(above)
-    return above is not None
 
 
 def _bound_to(rule: Rule, factory: cst.Call) -> str:
@@ -70,10 +64,6 @@ def _bound_to(rule: Rule, factory: cst.Call) -> str:
     while isinstance(made, cst.Call) and made is not factory and isinstance(made.func, cst.Attribute):
         made = made.func.value
     return target.value if isinstance(target, cst.Name) and made is factory else ""
-
-
-def _calls_by_name(rule: Rule, function: Function) -> list[cst.Call]:
-    return [call for call in rule.source.nodes_of(cst.Call) if called_name(call) == function.name]
 
 
 def _is_of_host(rule: Rule, use: cst.BaseExpression) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.finding import Fix
-from devlint.flow.names import called_name, dotted, last_word
+from devlint.flow.names import called_name, called_on, dotted, last_word
 from devlint.flow.scope import Class, Function
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
@@ -139,7 +139,7 @@ class ClippedWhileScaled(Rule):
         scaler = self._scaler(backward)
         if any(c is not backward and not self._scaler(c) and not self._exclude(c, backward) for c in before):
             return None  # loss_d.backward(); clip(d.parameters()); ...   which of the two is clipped?
-        steps = [c for c in method_calls(root, "step") if _holder(c) == scaler and len(c.args) == 1]
+        steps = [c for c in method_calls(root, "step") if called_on(c) == scaler and len(c.args) == 1]
         step = next((c for c in steps if self.source.comes_before(clip, c) and not self._exclude(clip, c)), None)
         if step is None or not self._is_scaler(scaler, clip) or self._is_chosen_apart(clip, backward):
             return None
@@ -221,7 +221,7 @@ class ClippedWhileScaled(Rule):
             ]
             made = origin[0] if len(origin) == 1 else made
         if isinstance(made, cst.Call) and called_name(made) == "scale" and len(made.args) == 1:
-            return _holder(made)
+            return called_on(made)
         return ""
 
     def _is_scaler(self, path: str, clip: cst.Call) -> bool:
@@ -296,8 +296,3 @@ class ClippedWhileScaled(Rule):
     def _block(self, node: cst.CSTNode) -> cst.CSTNode | None:
         block: cst.CSTNode | None = self.enclosing(node, cst.BaseSuite, cst.Module)
         return block
-
-
-def _holder(call: cst.Call) -> str:
-    """`scaler` of `scaler.step(optimizer)`."""
-    return dotted(call.func.value) if isinstance(call.func, cst.Attribute) else ""

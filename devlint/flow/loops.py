@@ -348,9 +348,14 @@ def leaves(statement: cst.CSTNode) -> bool:
     if type(statement) is not cst.SimpleStatementLine:
         return False
     last = statement.body[-1]
-    if type(last) is cst.Expr and type(last.value) is cst.Call:
-        return dotted(last.value.func) in ("exit", "quit", "sys.exit", "os._exit")
-    return type(last) in (cst.Break, cst.Return, cst.Raise)
+    return exits(last) or type(last) in (cst.Break, cst.Return, cst.Raise)
+
+
+def exits(statement: cst.CSTNode) -> bool:
+    """``sys.exit()``"""
+    if type(statement) is not cst.Expr or type(statement.value) is not cst.Call:
+        return False
+    return dotted(statement.value.func) in ("exit", "quit", "sys.exit", "os._exit")
 
 
 def _ends_with(block: cst.BaseSuite, kind: type) -> bool:

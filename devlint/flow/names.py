@@ -50,6 +50,11 @@ def called_name(call: cst.Call) -> str:
     return call.func.attr.value if type(call.func) is cst.Attribute else dotted(call.func)
 
 
+def called_on(call: cst.Call) -> str:
+    """``scaler`` of ``scaler.step(optimizer)``; empty for what is no method."""
+    return dotted(call.func.value) if type(call.func) is cst.Attribute else ""
+
+
 def switched(node: cst.BaseExpression) -> cst.BaseExpression:
     """``net`` of ``net.eval()``, ``net.half().eval()``: methods that give the module itself."""
     while type(node) is cst.Call and type(node.func) is cst.Attribute and node.func.attr.value in _SWITCHES:
