@@ -91,11 +91,15 @@ def _comes_straight(rule: Rule, made: cst.Call, meeting: Meeting) -> bool:
         return False  # where one flag hangs on another, nobody may ever come by
     if maker is not function:
         # def _ramp(self, n): return torch.arange(n)   what a constructor makes may be moved before it is used
-        if maker is None or _above(rule, made):
+        if maker is None or deciders(rule, made):
             return False
+        if "collate" in maker.name:
+            return False  # it is the loader's, which wants it on the host: what lacks is the move of it later
         return maker.role != CONSTRUCTOR or _is_kept(rule, maker, made, meeting)
-    above = _above(rule, node)
-    if any(step not in above for step in _above(rule, made)):
+    above = deciders(rule, node)
+    if any(isinstance(step, cst.ExceptHandler) for step, _ in above):
+        return False  # except RuntimeError: rows = torch.cat([torch.zeros(1), row])   it fails before, or never comes
+    if any(step not in above for step in deciders(rule, made)):
         return False
     return function is None or not _is_replaced(rule, function, made, meeting, above)
 
@@ -156,7 +160,7 @@ def _is_there_at_first(rule: Rule, cls: Class, name: str, function: Function, no
     return by_constructor == 1
 
 
-def _above(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
+def deciders(rule: Rule, node: cst.CSTNode) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
     """What decides in a function whether and how often a node is run: each with the part that holds the node."""
     found: list[tuple[cst.CSTNode, cst.CSTNode]] = []
     child, above = node, rule.parent(node)
@@ -192,12 +196,12 @@ def _is_replaced(
     if not names or made is meeting.host_node:
         return False
     start, end = rule.source.offsets(made)[1], rule.source.offsets(meeting.node)[0]
-    held = _above(rule, made)
+    held = deciders(rule, made)
     turns = [each for each in above if isinstance(each[0], cst.For | cst.While) and each not in held]
     for target in tree.walk(function.node.body):
         if not isinstance(target, cst.AssignTarget | cst.AugAssign) or dotted(target.target) not in names:
             continue
-        around = _above(rule, target)
+        around = deciders(rule, target)
         at = rule.source.offsets(target)[0]
         if start < at < end and any(each not in above for each in around):
             return True  # out = torch.empty(1)   if wide: out = self.wide(x)   return out * y
@@ -222,7 +226,7 @@ def _is_for_nothing(rule: Rule, meeting: Meeting) -> bool:
     if not isinstance(node, cst.AugAssign) or not isinstance(node.target, cst.Name) or function is None:
         return False
     end = rule.source.offsets(node)[1]
-    turns = [each for each, _ in _above(rule, node) if isinstance(each, cst.For | cst.While)]
+    turns = [each for each, _ in deciders(rule, node) if isinstance(each, cst.For | cst.While)]
     where: list[cst.CSTNode] = [turns[-1]] if turns else []
     read = (part for around in (*where, function.node.body) for part in tree.walk(around))
     return not any(

@@ -22,6 +22,7 @@ from devlint.rules._close_by import CloseBy, close_by
 from devlint.rules._companions import Companion, companions
 from devlint.rules._default_device import may_be_redirected
 from devlint.rules._integer_products import has_products, makes_integers
+from devlint.rules._left_on_host import leaves_more_on_host
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
 from devlint.rules._more_of_host import MadeOnHost, more_of_host
@@ -170,7 +171,11 @@ class TensorWithoutDevice(Rule):
     asked in another method, or in an unusual way (`x.get_device() >= 0`, `str(x.device) == "cpu"`, `assert not
     x.is_cuda`); and entries of a batch in a module with a `transfer_batch_to_device` of its own. Nor is anything where
     a script imports it beside what sets a default device in another folder; nor what a module is handed that a file
-    puts into a `Compose` of transforms.
+    puts into a `Compose` of transforms. Nor is it where one `device=` would only move the error: wherever the line
+    runs, the function reads what is on a device as an array (`found.detach().numpy()`), or something else that it has
+    on the host meets what is on a device (`x + found.type(torch.FloatTensor)`), or is handed to what may not take it
+    (`self.nets[i](states).gather(1, torch.tensor(taken))`, `self.decode(words.cuda(), causal_mask(n))`), and is not
+    reported. Nor is what comes together in an `except`, nor what a function makes that collates rows for a loader.
 
     Of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors are where it says
     they are, nearly always; but much published code never runs on a device, and some objects stay on the host. In 52
@@ -235,7 +240,7 @@ class TensorWithoutDevice(Rule):
             key = statement, meeting.there.place, fix.title if fix else ""
             told.setdefault(key, []).append((factory, meeting, fix))
         for alike in told.values():
-            self._report(alike)
+            self._report(alike, reported)
         for factory, meeting in returned.items():
             self._report_returned(factory, meeting)
         for factory, meeting in doubtful.items():
@@ -320,10 +325,12 @@ class TensorWithoutDevice(Rule):
         others = self.flow.facts.together_on_host.get(factory, ())
         return any(self.flow.factory(other) is None or self.flow.function(other) is not function for other in others)
 
-    def _report(self, alike: list[tuple[cst.Call, Meeting, Fix | None]]) -> None:
+    def _report(self, alike: list[tuple[cst.Call, Meeting, Fix | None]], reported: set[cst.CSTNode]) -> None:
         """Report what factories in one statement make, at the first that is sure."""
-        sure = [each for each in alike if self._is_sure(*each[:2])]
-        first = (sure or alike)[0]
+        plain = [
+            each for each in alike if self._is_sure(*each[:2]) and not leaves_more_on_host(self, each[1], reported)
+        ]
+        first = (plain or alike)[0]
         factory, meeting, fix = first
         edits = {edit for *_, other in alike if other is not None for edit in other.edits}
         name = self.flow.name_of(factory)
@@ -339,7 +346,7 @@ class TensorWithoutDevice(Rule):
                 *(self.note(each[0], "so is this one") for each in alike if each is not first),
             ],
             fix=self.fix(fix.title, *edits, safe=fix.safe) if fix is not None else None,
-            tentative=not sure,
+            tentative=not plain,
         )
 
     def _is_sure(self, factory: cst.Call, meeting: Meeting) -> bool:
