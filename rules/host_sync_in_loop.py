@@ -312,6 +312,9 @@ class HostSyncInLoop(Rule):
             if kept and self._copy_waits(loop):
                 return False  # x.to(device)   without non_blocking=True waits as well, soon after
         first, *others = early or waits
+        beside = self._on_both_sides(loop, end)
+        if beside and not self._all_kept(loop, beside, last if early else sys.maxsize):
+            return False
         # prompt = encode(text); out = net(x, prompt); total += out.item()   what waits before `net` is no such wait
         if not kept or self._waits_anyway(loop, max((before for before, _ in models), default=0), end):
             return False
@@ -329,9 +332,12 @@ class HostSyncInLoop(Rule):
             notes=[
                 *origin_note(self, f"`{short(self.code(first.operand), 60)}`", first.value),
                 self.note(loop.node, "this loop drives the device"),
-                *(self.note(o.node, f"`{short(self.code(o.node), 60)}` could be read later, too") for o in others),
+                *(
+                    self.note(o.node, f"`{short(self.code(o.node), 60)}` could be read later, too")
+                    for o in (*others, *beside)
+                ),
             ],
-            fix=self._together([self._fix(wait, loop) for wait in waits]),
+            fix=self._together([self._fix(wait, loop) for wait in waits]) if not beside else None,
             tentative=self._is_beside(first.node)
             or not all(is_tied(self.flow, wait) for wait in early or waits)
             or self._compares_others(loop, end)
@@ -341,6 +347,23 @@ class HostSyncInLoop(Rule):
             or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize),
         )
         return True
+
+    def _on_both_sides(self, loop: Loop, end: int) -> list[Wait]:
+        """``if step == 1: smooth = loss.item()``, ``else: smooth = 0.9 * smooth + 0.1 * loss.item()``: each step has
+        one of the two."""
+        waits = self.flow.facts.waits
+        found: list[Wait] = []
+        for node in tree.walk(loop.node.body):
+            if not isinstance(node, cst.If) or not isinstance(node.orelse, cst.Else):
+                continue
+            if self.source.offsets(node)[0] > end or runs_sometimes(self.flow, node, loop):
+                continue
+            sides = [
+                [waits[part] for part in tree.walk(side) if part in waits] for side in (node.body, node.orelse.body)
+            ]
+            if all(sides):
+                found += [wait for side in sides for wait in side if runs_sometimes(self.flow, wait.node, loop)]
+        return found
 
     def _is_changed_later(self, wait: Wait, loop: Loop) -> bool:
         """``total.append(loss.item()); loss += penalty``: what is read later, be it detached, is another number."""
