@@ -55,6 +55,8 @@ _OF_REDIRECTS = (
 _OF_HOST = re.compile(
     rb"""[(\s]*["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|[(\s]*(?:torch\.device\()?["'](?:cpu|meta)"""
 )
+#: ``with torch.device("cpu"):`` goes back to the host for a while, from where something has set another default.
+_IN_HOST = re.compile(rb"""with\b[^(]*\(\s*["']cpu""")
 #: What stands between the two sides of ``"cpu" if args.cpu else "cuda"``.
 _TEST = re.compile(rb"\bif\b.*?\belse\b", re.DOTALL)
 #: Folders of a root that hold scripts: what these have made elsewhere is of the packages beside them.
@@ -311,8 +313,8 @@ def says(raw: bytes, path: str, question: str) -> bool:
             return True
         if not any(each in raw for each in _OF_REDIRECTS):
             return False
-        given = (match["given"] or b"" for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
-        return not all(map(_is_of_host, given))
+        set_at = (match for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
+        return any(_IN_HOST.match(match[0]) or not _is_of_host(match["given"] or b"") for match in set_at)
     if what == "sweeps":
         if not any(each in raw for each in _OF_SWEEPS) or is_test_file(path):
             return False
