@@ -52,6 +52,13 @@ def fails_before(flow: Flow, node: cst.CSTNode) -> bool:
     return cls is not None and function.role != CONSTRUCTOR and _cannot_be_built(flow, cls)
 
 
+def always_fails(flow: Flow, node: cst.CSTNode) -> bool:
+    """Whether the method that a node is in fails whenever it runs, be it after the node: a script, which may work for
+    hours before, is none."""
+    function = flow.function(node)
+    return function is not None and function.cls is not None and any(True for _ in _failing(flow, function))
+
+
 def _has_ended(flow: Flow, node: cst.CSTNode) -> bool:
     """Whether ``exit()``, or the like, stands before a node in one of the blocks around it."""
     if "exit(" not in flow.source.text and "quit(" not in flow.source.text:

@@ -9,8 +9,11 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow.facts import Meeting
+from devlint.flow.modules import has_tensors
+from devlint.flow.names import dotted
 from devlint.flow.scope import Function
-from devlint.flow.value import FUNCTION, MODULE, TENSOR, THING, UNKNOWN_KIND
+from devlint.flow.steps import function_called
+from devlint.flow.value import DICT, FUNCTION, LIST, MODULE, TENSOR, THING, TUPLE, UNKNOWN_KIND, inside
 from devlint.rule import Rule
 from devlint.rules._plain import deciders
 
@@ -25,10 +28,21 @@ def leaves_more_on_host(rule: Rule, meeting: Meeting, told: Collection[cst.CSTNo
     function = rule.flow.function(meeting.node)
     if function is None:
         return False
-    return any(_runs_with(rule, meeting.node, node) for node in _failing(rule, function, told))
+    if any(_runs_with(rule, meeting.node, node) for node in _failing(rule, function, told)):
+        return True
+    # return self.penalise(h)   and that is where the next one is
+    calls = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Call))
+    called = {function_called(rule.flow, function, call) for call in calls if _runs_with(rule, meeting.node, call)}
+    return any(
+        not deciders(rule, node)
+        for each in called - {function, None}
+        if each is not None
+        for node in _failing(rule, each, told)
+    )
 
 
 def _failing(rule: Rule, function: Function, told: Collection[cst.CSTNode | None]) -> Iterator[cst.CSTNode]:
+    """What fails in a function on a device, or may."""
     facts = rule.flow.facts
     for use in facts.array_uses.values():
         if use.value.place.is_there and rule.flow.function(use.node) is function:
@@ -42,6 +56,11 @@ def _failing(rule: Rule, function: Function, told: Collection[cst.CSTNode | None
     for node in tree.walk(function.node.body):
         if isinstance(node, cst.BaseExpression) and _is_left(rule, node, function, told):
             yield from (node for other in _beside(rule, node) if _may_be_elsewhere(rule, other))
+        if isinstance(node, cst.Call) and _is_distribution(rule, node):
+            # prior = Normal(torch.zeros(n), torch.ones(n))
+            yield from (node for arg in node.args if _is_left(rule, arg.value, function, told))
+        if isinstance(node, cst.Attribute) and _is_kept_on_host(rule, function, node):
+            yield node
 
 
 def _is_left(rule: Rule, node: cst.BaseExpression, function: Function, told: Collection[cst.CSTNode | None]) -> bool:
@@ -54,6 +73,28 @@ def _is_left(rule: Rule, node: cst.BaseExpression, function: Function, told: Col
         return False
     # scale = torch.tensor(1 / math.sqrt(width)), a number, mixes with anything
     return value.zero is False or rule.flow.name_of(made) not in _OF_DATA
+
+
+def _is_distribution(rule: Rule, call: cst.Call) -> bool:
+    return rule.flow.name_of(call).startswith("torch.distributions.")
+
+
+def _is_kept_on_host(rule: Rule, function: Function, node: cst.Attribute) -> bool:
+    """``self.prior`` and ``self.blocks`` of ``self.prior = Normal(torch.zeros(n), torch.ones(n))`` and ``self.blocks =
+    [nn.Linear(8, 8), nn.Linear(8, 8)]``, which stay where they are when the module is moved."""
+    cls, (owner, _, name) = function.cls, dotted(node).partition(".")
+    if cls is None or owner != "self" or not cls.is_module:
+        return False
+    for statement, value in rule.flow.stores(cls, name):
+        made = statement.value if isinstance(statement, cst.Assign) else None
+        if isinstance(made, cst.Call) and _is_distribution(rule, made):
+            given = [rule.flow.value(arg.value) for arg in made.args]
+            return any(each.is_tensor and each.place.is_host and each.zero is False for each in given)
+        if value.kind in (LIST, TUPLE, DICT) and any(
+            each.kind == MODULE and has_tensors(each) for each in inside(value)
+        ):
+            return True
+    return False
 
 
 def _runs_with(rule: Rule, node: cst.CSTNode, other: cst.CSTNode) -> bool:

@@ -28,6 +28,22 @@ def may_be_wanted_on_host(rule: Rule, factory: cst.Call, met: cst.CSTNode) -> bo
     return any(_is_of_host(rule, call) for call in calls_of(rule, function))
 
 
+def meets_lengths(rule: Rule, factory: cst.Call) -> bool:
+    """``torch.arange(n) < lengths[:, None]``, of what is handed to ``pack_padded_sequence`` as it is, and so on the
+    host: the mask has to be moved."""
+    function, statement = rule.flow.function(factory), rule.enclosing(factory, cst.BaseSmallStatement)
+    if function is None or statement is None or "pack_padded_sequence" not in rule.source.text:
+        return False
+    lengths = {
+        dotted(given.value)
+        for call in tree.walk(function.node.body)
+        if isinstance(call, cst.Call) and called_name(call) == "pack_padded_sequence"
+        if (given := argument(call, 1, "lengths")) is not None
+    }
+    made = statement.value if isinstance(statement, cst.Assign) else statement
+    return any(isinstance(part, cst.Name) and part.value in lengths for part in tree.walk(made))
+
+
 def _is_of_device(rule: Rule, use: cst.BaseExpression, met: cst.CSTNode) -> bool:
     """Whether a use goes with a tensor on a device, for all that is seen: where the two meet, in another operation, in
     torch's own functions and modules, or as a size; not what is handed to who knows what."""

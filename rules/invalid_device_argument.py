@@ -116,7 +116,8 @@ class InvalidDeviceArgument(Rule):
     and four for wrong: six of one project, where the context manager as a statement would have selected the device that
     is in use anyway, and four of another, where a default makes a string of what is annotated as a device. Both are
     tentative or silent now. In 366 repositories and 11,399 packages since, they held nine of ten for true, and one for
-    arguable, whose fix is not offered any more.
+    arguable, whose fix is not offered any more; in 485 repositories and 5,552 packages after that six of seven, and
+    one, in a branch that no dtype of numpy enters, for arguable.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)

@@ -3,16 +3,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 import libcst as cst
 
 from devlint import tree
+from devlint.broken import always_fails
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import called_name, dotted, last_word, only_target
-from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, DEVICE_SIDE, Class
-from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value
+from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, DEVICE_SIDE, Class, Function
+from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value, inside
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, given_to
 from devlint.rules._buffer_fix import is_handed_on, is_set_otherwise, is_taken
@@ -20,6 +22,7 @@ from devlint.rules._default_device import is_under_default, may_be_redirected
 from devlint.rules._exports import is_of_export
 from devlint.rules._integer_products import is_product, makes_integers
 from devlint.rules._kept_buffers import kept_buffers
+from devlint.rules._left_on_host import leaves_more_on_host
 from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of, calls_that_run
 from devlint.rules._modules import REGISTERED, after_super, has_parts
@@ -128,7 +131,9 @@ class UnregisteredTensor(Rule):
     once (`self.table[ids].to(x.device)`, which ran before torch 1.13), anything that a script imports beside what sets
     a default device in another folder, modules in files of data or transforms, and modules without parameters, buffers
     or modules of their own, which may be called where data is read, in a file that has no other module with these and
-    moves none, unless they are losses by their names.
+    moves none, unless they are losses by their names. So is, last, what a buffer alone would not cure: where the method
+    in which it meets a device fails there for something else that is not reported, as `tensor-without-device` has it,
+    or on any device, and where all that builds the module does so anew in each step.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -140,7 +145,9 @@ class UnregisteredTensor(Rule):
     two for wrong; none of the four is told now. In 713 more they held five of seven for true, and two, of a class that
     moves them in its own `cuda`, for wrong; in 2,773 packages after that 34 of 37 for true and three for arguable. In
     440 repositories and 3,726 packages after that they held 23 of 26 for true, two for arguable and one for wrong. In
-    366 repositories and 11,399 packages since, they held all nine for true.
+    366 repositories and 11,399 packages since, they held all nine for true; in 485 repositories and 5,552 packages
+    after that ten of twelve, one for arguable (a module that is built anew in each step) and one, in a project that
+    sets a default device, for wrong. Both are tentative or silent now.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
@@ -188,6 +195,9 @@ class UnregisteredTensor(Rule):
             sure = sure and not is_moved_next(self, meeting.node)
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
             sure = sure and not may_be_redirected(self)
+            sure = sure and not self._is_built_in_steps(cls) and not always_fails(self.flow, meeting.node)
+            # torch.zeros(3) + x   is reported by tensor-without-device
+            sure = sure and not leaves_more_on_host(self, meeting, self._factories)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
                     if value.is_tensor and isinstance(value.origin, cst.Param):
@@ -203,7 +213,7 @@ class UnregisteredTensor(Rule):
                     found.append(
                         self._told(statement, cls, name, meeting, "attribute", "it", sure=False, on_host=on_host)
                     )
-                elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in _inside(value)):
+                elif value.kind in _CONTAINERS and any(v.is_tensor and v.place.is_host for v in inside(value)):
                     container = _CONTAINERS[value.kind]
                     found.append(
                         self._told(
@@ -287,8 +297,8 @@ class UnregisteredTensor(Rule):
             return
         path = dotted(assign.targets[0].target)
         held = self.flow.value(given.value)
-        deeper = [each for each in _inside(held) if each.kind in _CONTAINERS] if held.kind in _CONTAINERS else []
-        found = [v for each in deeper for v in _inside(each) if v.is_tensor and v.ref not in REGISTERED]
+        deeper = [each for each in inside(held) if each.kind in _CONTAINERS] if held.kind in _CONTAINERS else []
+        found = [v for each in deeper for v in inside(each) if v.is_tensor and v.ref not in REGISTERED]
         if not path.startswith("self.") or not any(v.place.is_host for v in found):
             return
         kind, code = last_word(self.flow.name_of(call)), self.code(cls.node)
@@ -372,6 +382,20 @@ class UnregisteredTensor(Rule):
         if any(move.value.origin in made for move in self.flow.facts.moves.values()):
             return False
         return any(function is used_in or used_in.name in function.self_calls for function in made.values())
+
+    @cached_property
+    def _factories(self) -> set[cst.CSTNode]:
+        return {call for call in self.source.nodes_of(cst.Call) if self.flow.factory(call) is not None}
+
+    def _is_built_in_steps(self, cls: Class) -> bool:
+        """``def forward(self, x): return Seasons(self.width)(x)``: what is built anew in each step is never moved."""
+        built = [call for call in self.source.nodes_of(cst.Call) if last_word(dotted(call.func)) == cls.name]
+        return bool(built) and all(self._is_in_step(self.flow.function(call)) for call in built)
+
+    def _is_in_step(self, function: Function | None) -> bool:
+        while function is not None and function not in self.flow.step_functions:
+            function = function.outer
+        return function is not None
 
     def _is_asked_as_module(self, cls: Class) -> bool:
         """Whether the class, or one that it is a base of, is called as modules are: others may never be moved."""
@@ -661,9 +685,3 @@ _SAME = frozenset("detach squeeze view reshape flatten argmax".split())
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
 _CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
-
-
-def _inside(value: Value) -> list[Value]:
-    if value.kind == LIST:
-        return [value.items] if value.items is not None else []
-    return list(value.items.values() if value.kind == DICT else value.items)

@@ -551,3 +551,10 @@ def updated(dictionary: Value, by: Value) -> Value:
         items["*"] = any_of(Value(DICT, items=items))
         items = {key: join(value, items["*"]) for key, value in items.items()}
     return dictionary.but(items=items)
+
+
+def inside(value: Value) -> list[Value]:
+    """What a list, a tuple or a dictionary holds, each once as far as it is told apart."""
+    if value.kind == LIST:
+        return [value.items] if value.items is not None else []
+    return list(value.items.values() if value.kind == DICT else value.items)
