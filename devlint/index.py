@@ -570,8 +570,10 @@ class View:
         return self.some_file_says(f"redirects {folder_below(self._root, self.path)}") is True
 
     def is_redirected(self) -> bool:
-        """Whether a file in a folder that the same scripts import has new tensors made beside the host."""
-        return self.some_file_says(f"joins {folder_below(self._root, self.path)}") is True
+        """Whether a file in a folder that the same scripts import has new tensors made beside the host, or one of the
+        same program goes back to the host for a while, from what somebody who is not there must have set."""
+        folder = folder_below(self._root, self.path)
+        return any(self.some_file_says(f"{what} {folder}") is True for what in ("joins", "returns"))
 
     def is_brought_to_devices(self) -> bool:
         """Whether the file, or what imports it, directly or in turn, brings anything to a device, for all one knows."""

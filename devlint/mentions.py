@@ -17,7 +17,7 @@ from devlint.testcode import is_test_file
 #: The questions answered here; see :meth:`Mentions.answer`.
 QUESTIONS = frozenset(
     "called chooses composes credits defines demands gives gpus hosts imports joins offloads places reads"
-    " redirects registers resets runs script sets silences sweeps takes unset uses writes".split()
+    " redirects registers resets returns runs script sets silences sweeps takes unset uses writes".split()
 )
 #: Added to a project's root: what is asked of all files together, and may have another answer whenever one changes.
 ALL_FILES = "**"
@@ -55,8 +55,8 @@ _OF_REDIRECTS = (
 _OF_HOST = re.compile(
     rb"""[(\s]*["']?(?:torch\.)?(?:Float|Double|Half|BFloat16)Tensor\b|[(\s]*(?:torch\.device\()?["'](?:cpu|meta)"""
 )
-#: ``with torch.device("cpu"):`` goes back to the host for a while, from where something has set another default.
-_IN_HOST = re.compile(rb"""with\b[^(]*\(\s*["']cpu""")
+#: ``with torch.device("cpu"):`` goes back to the host for a while, mostly from where something has set another default.
+_RETURNS = re.compile(rb"""^[ \t]*with[ \t]+torch\.device\(\s*["']cpu["']\s*\)[ \t]*:""", re.MULTILINE)
 #: What stands between the two sides of ``"cpu" if args.cpu else "cuda"``.
 _TEST = re.compile(rb"\bif\b.*?\belse\b", re.DOTALL)
 #: Folders of a root that hold scripts: what these have made elsewhere is of the packages beside them.
@@ -190,7 +190,8 @@ class Mentions:
         it has an attribute of that name. ``reads NAME``: it does more with one than set it. ``defines FILE NAME``: it
         is called that, is no test and defines that. ``redirects FOLDER``: it is in that folder of the root, in one of
         scripts beside it, or in the root itself, and has new tensors made elsewhere than on the host, or compiles them
-        in; ``joins FOLDER``: it does so in a folder that a script of the root imports beside that one. ``composes
+        in; ``joins FOLDER``: it does so in a folder that a script of the root imports beside that one; ``returns
+        FOLDER``: it is in that folder or the root, and has a block of its own make them on the host. ``composes
         NAME``: it is no test and calls that among the steps of a ``Compose``. ``gpus FOLDER``: it is in that folder or
         the root, and has a trainer run on GPUs; ``chooses FOLDER``: or on whatever it is told; ``offloads FOLDER``: or
         moves to the host, whatever happens, what it saves; ``demands FOLDER``: or needs CUDA, whatever happens.
@@ -213,7 +214,7 @@ class Mentions:
         what, _, folder = question.partition(" ")
         if what == "joins":
             files = self._joined(files, folder)
-        elif what in ("redirects", "gpus", "chooses", "offloads", "demands"):
+        elif what in ("redirects", "returns", "gpus", "chooses", "offloads", "demands"):
             scripts = _OF_SCRIPTS if what == "redirects" and folder and folder not in _OF_SCRIPTS else ()
             folders = ("", folder, *scripts)
             files = [path for path in files if path.endswith(CODE) and folder_below(self.root, path) in folders]
@@ -313,8 +314,10 @@ def says(raw: bytes, path: str, question: str) -> bool:
             return True
         if not any(each in raw for each in _OF_REDIRECTS):
             return False
-        set_at = (match for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
-        return any(_IN_HOST.match(match[0]) or not _is_of_host(match["given"] or b"") for match in set_at)
+        given = (match["given"] or b"" for match in _REDIRECTS.finditer(raw) if not _in_comment(raw, match))
+        return not all(map(_is_of_host, given))
+    if what == "returns":
+        return b"torch.device(" in raw and not is_test_file(path) and found_in(_RETURNS, raw)
     if what == "sweeps":
         if not any(each in raw for each in _OF_SWEEPS) or is_test_file(path):
             return False
