@@ -8,7 +8,6 @@ from functools import cached_property
 import libcst as cst
 
 from devlint import tree
-from devlint.broken import always_fails
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
@@ -195,9 +194,7 @@ class UnregisteredTensor(Rule):
             sure = sure and not is_moved_next(self, meeting.node)
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
             sure = sure and not may_be_redirected(self)
-            sure = sure and not self._is_built_in_steps(cls) and not always_fails(self.flow, meeting.node)
-            # torch.zeros(3) + x   is reported by tensor-without-device
-            sure = sure and not leaves_more_on_host(self, meeting, self._factories)
+            sure = sure and not self._is_built_in_steps(cls) and self._cures(meeting)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
                     if value.is_tensor and isinstance(value.origin, cst.Param):
@@ -382,6 +379,13 @@ class UnregisteredTensor(Rule):
         if any(move.value.origin in made for move in self.flow.facts.moves.values()):
             return False
         return any(function is used_in or used_in.name in function.self_calls for function in made.values())
+
+    def _cures(self, meeting: Meeting) -> bool:
+        """Whether nothing else, for all that is seen, makes the method fail in which it meets a device."""
+        from devlint.broken import always_fails  # late: there are few to ask of
+
+        # torch.zeros(3) + x   is reported by tensor-without-device
+        return not always_fails(self.flow, meeting.node) and not leaves_more_on_host(self, meeting, self._factories)
 
     @cached_property
     def _factories(self) -> set[cst.CSTNode]:
