@@ -15,6 +15,7 @@ from devlint.flow.scope import Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import DICT, FUNCTION, LIST, MODULE, TENSOR, THING, TUPLE, UNKNOWN_KIND, inside
 from devlint.rule import Rule
+from devlint.rules._drawn import is_distribution
 from devlint.rules._plain import deciders
 
 #: What makes a tensor without dimensions of a number.
@@ -28,17 +29,18 @@ def leaves_more_on_host(rule: Rule, meeting: Meeting, told: Collection[cst.CSTNo
     function = rule.flow.function(meeting.node)
     if function is None:
         return False
-    if any(_runs_with(rule, meeting.node, node) for node in _failing(rule, function, told)):
+    around = deciders(rule, meeting.node)
+
+    def runs_with(node: cst.CSTNode) -> bool:
+        """Whether nothing decides about it that does not decide about the meeting as well."""
+        return all(each in around for each in deciders(rule, node))
+
+    if any(runs_with(node) for node in _failing(rule, function, told)):
         return True
     # return self.penalise(h)   and that is where the next one is
-    calls = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Call))
-    called = {function_called(rule.flow, function, call) for call in calls if _runs_with(rule, meeting.node, call)}
-    return any(
-        not deciders(rule, node)
-        for each in called - {function, None}
-        if each is not None
-        for node in _failing(rule, each, told)
-    )
+    calls = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Call) and runs_with(node))
+    called = {each for call in calls if (each := function_called(rule.flow, function, call)) is not None}
+    return any(not deciders(rule, node) for each in called - {function} for node in _failing(rule, each, told))
 
 
 def _failing(rule: Rule, function: Function, told: Collection[cst.CSTNode | None]) -> Iterator[cst.CSTNode]:
@@ -56,7 +58,7 @@ def _failing(rule: Rule, function: Function, told: Collection[cst.CSTNode | None
     for node in tree.walk(function.node.body):
         if isinstance(node, cst.BaseExpression) and _is_left(rule, node, function, told):
             yield from (node for other in _beside(rule, node) if _may_be_elsewhere(rule, other))
-        if isinstance(node, cst.Call) and _is_distribution(rule, node):
+        if isinstance(node, cst.Call) and is_distribution(rule, node):
             # prior = Normal(torch.zeros(n), torch.ones(n))
             yield from (node for arg in node.args if _is_left(rule, arg.value, function, told))
         if isinstance(node, cst.Attribute) and _is_kept_on_host(rule, function, node):
@@ -75,10 +77,6 @@ def _is_left(rule: Rule, node: cst.BaseExpression, function: Function, told: Col
     return value.zero is False or rule.flow.name_of(made) not in _OF_DATA
 
 
-def _is_distribution(rule: Rule, call: cst.Call) -> bool:
-    return rule.flow.name_of(call).startswith("torch.distributions.")
-
-
 def _is_kept_on_host(rule: Rule, function: Function, node: cst.Attribute) -> bool:
     """``self.prior`` and ``self.blocks`` of ``self.prior = Normal(torch.zeros(n), torch.ones(n))`` and ``self.blocks =
     [nn.Linear(8, 8), nn.Linear(8, 8)]``, which stay where they are when the module is moved."""
@@ -87,7 +85,7 @@ def _is_kept_on_host(rule: Rule, function: Function, node: cst.Attribute) -> boo
         return False
     for statement, value in rule.flow.stores(cls, name):
         made = statement.value if isinstance(statement, cst.Assign) else None
-        if isinstance(made, cst.Call) and _is_distribution(rule, made):
+        if isinstance(made, cst.Call) and is_distribution(rule, made):
             given = [rule.flow.value(arg.value) for arg in made.args]
             return any(each.is_tensor and each.place.is_host and each.zero is False for each in given)
         if value.kind in (LIST, TUPLE, DICT) and any(
@@ -95,12 +93,6 @@ def _is_kept_on_host(rule: Rule, function: Function, node: cst.Attribute) -> boo
         ):
             return True
     return False
-
-
-def _runs_with(rule: Rule, node: cst.CSTNode, other: cst.CSTNode) -> bool:
-    """Whether nothing decides about the other that does not decide about the first as well."""
-    around = deciders(rule, node)
-    return all(each in around for each in deciders(rule, other))
 
 
 def _may_be_elsewhere(rule: Rule, node: cst.BaseExpression) -> bool:

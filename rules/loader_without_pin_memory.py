@@ -5,7 +5,7 @@ import libcst as cst
 from devlint.flow.facts import Move
 from devlint.flow.names import dotted, target_names
 from devlint.flow.scope import Function
-from devlint.flow.value import DICT, LIST, TENSOR, THING, TUPLE, UNKNOWN, UNKNOWN_KIND
+from devlint.flow.value import DICT, LIST, TENSOR, THING, TUPLE, UNKNOWN, UNKNOWN_KIND, inside
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._loaders import COLLATE, gives_pin_memory, has_workers, maker, pinning
@@ -112,8 +112,7 @@ class LoaderWithoutPinMemory(Rule):
         todo = [summary.returns] if summary is not None else [UNKNOWN]
         for value in todo:
             if value.kind in (LIST, TUPLE, DICT) and value.items is not None:
-                items = value.items
-                todo += items.values() if isinstance(items, dict) else items if isinstance(items, list) else [items]
+                todo += inside(value)
             elif value.kind != TENSOR and not value.is_data:
                 return False  # graphs, labels = zip(*samples); return dgl.batch(graphs), torch.tensor(labels)
         return True

@@ -13,7 +13,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.modules import has_tensors, is_loss_or_metric
 from devlint.flow.names import called_name, dotted, last_word, names_bound, targets_in
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value
+from devlint.flow.value import DICT, LIST, MODULE, SEVERAL, TENSOR, TUPLE, Value, inside
 from devlint.rule import Rule
 from devlint.rules._as_arrays import asked_for_arrays
 from devlint.rules._gathered import CONTAINERS, bound_to, is_gathered
@@ -615,13 +615,9 @@ def _held(value: Value) -> list[Value]:
 
 def _items(value: Value) -> list[Value]:
     """What a container holds, one by one as far as that is known."""
-    if value.kind not in _PLAIN or not value.items:
+    if value.kind not in _PLAIN:
         return []
-    if value.kind == DICT:
-        return list(value.items.values())
-    if value.kind == LIST:
-        return list(value.ref) if isinstance(value.ref, tuple) else [value.items]
-    return list(value.items)
+    return list(value.ref) if value.kind == LIST and value.items and isinstance(value.ref, tuple) else inside(value)
 
 
 def _needs_no_move(node: cst.CSTNode, value: Value) -> bool:

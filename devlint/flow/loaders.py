@@ -25,6 +25,7 @@ from devlint.flow.value import (
     UNKNOWN,
     UNKNOWN_KIND,
     Value,
+    inside,
     tensor,
 )
 
@@ -86,8 +87,7 @@ def _pinned_after(frame: Frame, node: cst.Call, collate: Value, pinned: bool) ->
     todo = [calls.call_value(frame, node, collate, samples) if collate.kind == FUNCTION else UNKNOWN]
     for value in todo:
         if value.kind in (LIST, TUPLE, DICT):
-            items = value.items if value.items is not None else []
-            todo += items.values() if isinstance(items, dict) else items if isinstance(items, list) else [items]
+            todo += inside(value)
         elif value.kind == TENSOR and value.place.is_host:
             if value.pinned is not False and not pinned:
                 return None  # pinned by the function itself
