@@ -35,12 +35,31 @@ def leaves_more_on_host(rule: Rule, meeting: Meeting, told: Collection[cst.CSTNo
         """Whether nothing decides about it that does not decide about the meeting as well."""
         return all(each in around for each in deciders(rule, node))
 
-    if any(runs_with(node) for node in _failing(rule, function, told)):
+    if any(runs_with(node) for node in _failing(rule, function, told)) or _is_fed_from_host(rule, function, told):
         return True
     # return self.penalise(h)   and that is where the next one is
     calls = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Call) and runs_with(node))
     called = {each for call in calls if (each := function_called(rule.flow, function, call)) is not None}
     return any(not deciders(rule, node) for each in called - {function} for node in _failing(rule, each, told))
+
+
+def _is_fed_from_host(rule: Rule, function: Function, told: Collection[cst.CSTNode | None]) -> bool:
+    """``def learn(self): rows = self.batch(); self.returns(rows)``, where that makes tensors on the host: whether the
+    function, or a method that calls it, hands such over to another that moves nothing."""
+    cls = function.cls
+    if cls is None or not cls.is_module:
+        return False
+    callers = [each for each in cls.methods.values() if function.name in each.self_calls]
+    calls = (node for each in {function, *callers} for node in tree.walk(each.node.body) if isinstance(node, cst.Call))
+    for call in calls:
+        owner, _, name = dotted(call.func).rpartition(".")
+        method = cls.find_method(name) if owner == "self" else None
+        if method is None or method.moves_something or method.device_aware:
+            continue
+        given = [rule.flow.value(arg.value) for arg in call.args]
+        if any(each.is_tensor and each.place.is_host and not each.zero and each.origin not in told for each in given):
+            return True
+    return False
 
 
 def _failing(rule: Rule, function: Function, told: Collection[cst.CSTNode | None]) -> Iterator[cst.CSTNode]:

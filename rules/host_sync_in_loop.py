@@ -344,10 +344,24 @@ class HostSyncInLoop(Rule):
             or self._compares_others(loop, end)
             or self._others_read_there(loop, waits)
             or self._scales_gradients(loop)
+            or self._loses_moves(loop)
             or any(self._is_changed_later(wait, loop) for wait in waits)
             or self._is_shown(loop, early or waits, kept, last if early else sys.maxsize),
         )
         return True
+
+    def _loses_moves(self, loop: Loop) -> bool:
+        """``rows.to(device)`` for a statement: where what it gives is lost, the batch stays on the host, and what it is
+        fed to is there as well, or raises."""
+        return any(
+            isinstance(node, cst.Expr) and isinstance(node.value, cst.Call) and self._is_of_batch(node.value, loop)
+            for node in tree.walk(loop.node.body)
+        )
+
+    def _is_of_batch(self, call: cst.Call, loop: Loop) -> bool:
+        # model.to(device)   is moved in place, wherever it stands
+        move = self.flow.facts.moves.get(call)
+        return move is not None and move.target.is_there and bool(name := dotted(move.receiver)) and loop.binds(name)
 
     def _on_both_sides(self, loop: Loop, end: int) -> list[Wait]:
         """``if step == 1: smooth = loss.item()``, ``else: smooth = 0.9 * smooth + 0.1 * loss.item()``: each step has
@@ -377,12 +391,29 @@ class HostSyncInLoop(Rule):
         )
 
     def _never_both(self, first: cst.CSTNode, second: cst.CSTNode, loop: Loop) -> bool:
-        """``if not train: kept.append(loss.item())`` and ``if train: loss.backward()``"""
+        """``if not train: kept.append(loss.item())`` and ``if train: loss.backward()``; ``if phase == "valid"`` and
+        ``if phase == "train"``."""
         asked = [
-            {(self.code(flag), holds) for flag, holds in flags_of((test, holds) for test, _, holds in above)}
+            [(flag, holds) for flag, holds in flags_of((test, holds) for test, _, holds in above)]
             for above in (tests_above(self, first), tests_above(self, second))
         ]
-        return any((flag, not holds) in asked[1] and not loop.binds(flag) for flag, holds in asked[0])
+        later = {(self.code(flag), holds) for flag, holds in asked[1]}
+        for flag, holds in asked[0]:
+            if (self.code(flag), not holds) in later and not loop.binds(self.code(flag)):
+                return True
+            name, text = self._compared(flag) if holds else ("", "")
+            others = [self._compared(other) for other, also in asked[1] if also]
+            if name and any(each == name and word != text for each, word in others) and not loop.binds(name):
+                return True
+        return False
+
+    def _compared(self, test: cst.BaseExpression) -> tuple[str, str]:
+        """The path and the text of ``phase == "train"``."""
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            to = test.comparisons[0]
+            if isinstance(to.operator, cst.Equal) and isinstance(to.comparator, cst.SimpleString):
+                return dotted(test.left), str(to.comparator.evaluated_value)
+        return "", ""
 
     def _is_shown(self, loop: Loop, waits: list[Wait], kept: dict[cst.CSTNode, str], end: int) -> bool:
         """Whether a flag that may well be on makes each step show what is read: `if show: bar.set_postfix(loss=now)`,

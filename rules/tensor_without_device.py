@@ -26,6 +26,7 @@ from devlint.rules._left_on_host import leaves_more_on_host
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
 from devlint.rules._more_of_host import MadeOnHost, more_of_host
+from devlint.rules._more_to_mend import has_more_to_mend
 from devlint.rules._moves import short
 from devlint.rules._optimizer_state import of_optimizers
 from devlint.rules._places import device_expression, origin_note, where
@@ -363,7 +364,7 @@ class TensorWithoutDevice(Rule):
         told = told and not self._is_weak_on_both_sides(factory, meeting.there)
         told = told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
         told = told and not always_fails(self.flow, meeting.node) and not meets_lengths(self, factory)
-        return told and not may_be_redirected(self)
+        return told and not has_more_to_mend(self, factory) and not may_be_redirected(self)
 
     def _is_moved_at_times(self, factory: cst.Call, there: Value) -> bool:
         """``if cuda.is_available(): rows = rows.cuda()``: `device="cuda"` would fail where there is none."""

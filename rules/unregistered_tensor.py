@@ -25,6 +25,7 @@ from devlint.rules._left_on_host import leaves_more_on_host
 from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of, calls_that_run
 from devlint.rules._modules import REGISTERED, after_super, has_parts
+from devlint.rules._more_to_mend import has_more_to_mend
 from devlint.rules._neighbours import Told, report_together
 from devlint.rules._overrides import overrides_attributes
 from devlint.rules._placed_unseen import attribute_may_be_placed, bases_elsewhere
@@ -201,8 +202,9 @@ class UnregisteredTensor(Rule):
                         found.append(self._told_kept(statement, cls, name, meeting))
                 continue
             for statement, value in stores:
+                cured = sure and not has_more_to_mend(self, statement, meeting.node)
                 if value.is_tensor and value.place.is_host:
-                    cured = sure and not self._is_no_cure(statement)
+                    cured = cured and not self._is_no_cure(statement)
                     found.append(
                         self._told(statement, cls, name, meeting, "attribute", "it", sure=cured, on_host=on_host)
                     )
@@ -214,7 +216,7 @@ class UnregisteredTensor(Rule):
                     container = _CONTAINERS[value.kind]
                     found.append(
                         self._told(
-                            statement, cls, name, meeting, container, "what is in it", sure=sure, on_host=on_host
+                            statement, cls, name, meeting, container, "what is in it", sure=cured, on_host=on_host
                         )
                     )
         # class Wide(Net): what `Net` keeps, and both mix with others, is told once

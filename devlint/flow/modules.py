@@ -266,13 +266,15 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         elif first and not module.place.is_there:
             return Value(THING, first[0][1].place, node)
         # scores = self.cosine(kept[a], kept[b])   outside of steps, what was kept may have been brought to the host
-        unplaced = module.place.is_host or not _in_step(frame)
+        unplaced = module.place.is_host or not _is_plain_step(frame)
         if fact is not None and fact.kind != "container" and unplaced and not first and not may_hold_tensors(module):
             return tensor(UNKNOWN_PLACE, node) if fact.kind == "layer" else Value(THING, UNKNOWN_PLACE, node)
-        if fact is not None and fact.kind == "layer" and first and not may_hold_tensors(module) and not _in_step(frame):
-            # patches = self.unfold(read(image)[None])   has nothing of its own: they are where the image is
+        is_layer = fact is not None and fact.kind == "layer"
+        if is_layer and first and not may_hold_tensors(module) and not _is_plain_step(frame):
+            # patches = self.unfold(read(image)[None]), def forward(self, x): rows = self.compare(x.cpu()); return
+            # self.softmax(rows)   what has nothing of its own leaves them where they are
             return tensor(first[0][1].place, node)
-        if fact is not None and fact.kind == "layer" and reference not in _TUPLE_LAYERS:
+        if is_layer and reference not in _TUPLE_LAYERS:
             weighted = holds and reference != "torch.nn.PReLU"  # whose results have a dimension
             return tensor(_output_place(frame, module, first), node, zero=False if weighted else None)
         if fact is not None and fact.kind == "recurrent":
@@ -324,8 +326,10 @@ def use(frame: Frame, node: cst.Call, operand: cst.BaseExpression, module: Value
             frame.met(node, what, (part, value), (operand, module))
 
 
-def _in_step(frame: Frame) -> bool:
-    return frame.function is not None and (frame.function.name == "forward" or frame.function.is_step)
+def _is_plain_step(frame: Frame) -> bool:
+    """Whether this is a step that moves nothing: what it computes with is where the module is."""
+    function = frame.function
+    return function is not None and (function.name == "forward" or function.is_step) and not function.moves_something
 
 
 def feed(frame: Frame, node: cst.Call, module_node: cst.BaseExpression, module: Value, args: Args) -> None:
