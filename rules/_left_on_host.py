@@ -15,11 +15,14 @@ from devlint.flow.scope import Function
 from devlint.flow.steps import function_called
 from devlint.flow.value import DICT, FUNCTION, LIST, MODULE, TENSOR, THING, TUPLE, UNKNOWN_KIND, inside
 from devlint.rule import Rule
+from devlint.rules._as_arrays import asked_for_arrays
 from devlint.rules._drawn import is_distribution
 from devlint.rules._plain import deciders
 
 #: What makes a tensor without dimensions of a number.
 _OF_DATA = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray"})
+#: How many of the others are named.
+_SHOWN = 3
 
 
 def leaves_more_on_host(rule: Rule, meeting: Meeting, told: Collection[cst.CSTNode | None]) -> bool:
@@ -40,7 +43,28 @@ def leaves_more_on_host(rule: Rule, meeting: Meeting, told: Collection[cst.CSTNo
     # return self.penalise(h)   and that is where the next one is
     calls = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Call) and runs_with(node))
     called = {each for call in calls if (each := function_called(rule.flow, function, call)) is not None}
-    return any(not deciders(rule, node) for each in called - {function} for node in _failing(rule, each, told))
+    return any(_surely_runs(rule, node) for each in called - {function} for node in _failing(rule, each, told))
+
+
+def _surely_runs(rule: Rule, node: cst.CSTNode) -> bool:
+    """Whether each call runs a node: ``for i in range(n)`` has a first turn."""
+    return all(isinstance(above, cst.For) for above, _ in deciders(rule, node))
+
+
+def left_beside(rule: Rule, functions: Collection[Function], told: Collection[cst.CSTNode | None]) -> list[cst.Call]:
+    """What else functions make on the host that nothing is told of, and that they do not move: it may meet a device as
+    well."""
+    moved = {move.value.origin for move in rule.flow.facts.moves.values()}
+    return [
+        node
+        for function in functions
+        for node in tree.walk(function.node.body)
+        if isinstance(node, cst.Call)
+        and rule.flow.factory(node) is not None
+        and node not in moved
+        and rule.flow.value(node).zero is False
+        and _is_left(rule, node, function, told)
+    ][:_SHOWN]
 
 
 def _is_fed_from_host(rule: Rule, function: Function, told: Collection[cst.CSTNode | None]) -> bool:
@@ -68,6 +92,11 @@ def _failing(rule: Rule, function: Function, told: Collection[cst.CSTNode | None
     for use in facts.array_uses.values():
         if use.value.place.is_there and rule.flow.function(use.node) is function:
             yield use.node
+    for read in asked_for_arrays(function):
+        value = rule.flow.value(read)
+        # bias = torch.zeros(n); bias[free] = self.bias; bias.numpy()   once it is on the device; self.run(x).numpy()
+        if not value.place.is_host or (value.is_tensor and value.origin in told):
+            yield read
     for other in (*facts.meetings.values(), *facts.left_behind.values()):
         made = other.host.origin
         is_told = not isinstance(made, cst.Call) or made in told  # or it is a part of what is told
@@ -117,7 +146,7 @@ def _is_kept_on_host(rule: Rule, function: Function, node: cst.Attribute) -> boo
 def _may_be_elsewhere(rule: Rule, node: cst.BaseExpression) -> bool:
     """Whether something is on a device, or is what something unknown gives, which may be."""
     value = rule.flow.value(node)
-    if value.kind in (TENSOR, THING, MODULE) and value.place.is_there:
+    if value.kind in (TENSOR, THING, MODULE) and (value.place.is_there or value.place.kind == "param"):
         return True
     return value.kind == UNKNOWN_KIND and isinstance(node, cst.Call) and not value.place.is_host
 

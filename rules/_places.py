@@ -66,6 +66,9 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
             return place.name
     if place.kind == "param" and _is_given_tensor(flow, at, place.name):
         return f"{place.name}.device"
+    told = _device_told(flow, at, there)
+    if told is not None:
+        return told
     name = _tensor_in_reach(flow, at)
     if name is not None:
         return f"{name}.device"
@@ -79,6 +82,17 @@ def device_expression(flow: Flow, at: cst.CSTNode, there_node: cst.CSTNode, ther
     ):
         return "next(self.parameters()).device"
     return None
+
+
+def _device_told(flow: Flow, at: cst.CSTNode, there: Value) -> str | None:
+    """``device`` of ``steps = torch.arange(n, device=device)``, which comes before."""
+    made = there.origin
+    function = flow.function(at)
+    if not isinstance(made, cst.Call) or flow.factory(made) is None or flow.function(made) is not function:
+        return None
+    told = next((a.value for a in made.args if a.keyword is not None and a.keyword.value == "device"), None)
+    name = told.value if isinstance(told, cst.Name) else ""
+    return name if names_device(name) and bound_before(flow, name, at) else None
 
 
 def _device_in_reach(flow: Flow, at: cst.CSTNode, place: Place) -> str | None:
@@ -180,7 +194,7 @@ def _tensor_in_reach(flow: Flow, at: cst.CSTNode) -> str | None:
             continue  # first = checkpoint["epoch"] + 1   is a number as well as not
         if flow.source.offsets(name)[0] >= end:
             break
-        if function is not None and _is_rebound(flow, function, name.value):
+        if function is not None and (_is_rebound(flow, function, name.value) or _may_be_none(function, name.value)):
             continue
         if _is_moved_later(flow, function, name.value, at) or not is_tensor_by(flow, name.value, at):
             continue
@@ -204,6 +218,12 @@ def _is_rebound(flow: Flow, function: Function, name: str) -> bool:
         and not flow.value(assign.value).is_tensor
         for assign in flow.source.nodes_of(cst.Assign)
     )
+
+
+def _may_be_none(function: Function, name: str) -> bool:
+    """``def table(shape=None, x=None)``, which takes the one or the other."""
+    param = function.param(name)
+    return param is not None and isinstance(param.default, cst.Name) and param.default.value == "None"
 
 
 def _tensor_of_module(flow: Flow, there_node: cst.CSTNode) -> str | None:

@@ -114,7 +114,8 @@ class HostSyncInLoop(Rule):
     model that waits by itself); values of a pass that does not train; sums that a flag may show in each step; a read
     beside what may wait, or be compared, in each step; what is changed in place once it was read; an argument that may
     as well be a number, since nothing declares it or uses it as a tensor, or that is `None` by default and that all
-    calls of the file leave out; tests; and code that says it was copied, or lies in a folder of what others wrote.
+    calls of the file leave out; loops that move their batch for nothing (`rows.to(device)` for a statement); tests; and
+    code that says it was copied, or lies in a folder of what others wrote.
 
     ## References
     - [Performance tuning guide: avoid unnecessary CPU-GPU synchronization](https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization)

@@ -133,7 +133,9 @@ class UnregisteredTensor(Rule):
     or modules of their own, which may be called where data is read, in a file that has no other module with these and
     moves none, unless they are losses by their names. So is, last, what a buffer alone would not cure: where the method
     in which it meets a device fails there for something else that is not reported, as `tensor-without-device` has it,
-    or on any device, and where all that builds the module does so anew in each step.
+    or on any device, where all that builds the module does so anew in each step, and where two signs of more faults go
+    together in the constructor and the method: arrays, over 60 lines, a class that moves something by hand, `Variable`
+    (`tensor-without-device` has the figures).
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -226,11 +228,38 @@ class UnregisteredTensor(Rule):
         found = list(once.values())
         found += self._used_plainly(reported, {told.node for told in found})
         found += self._kept_buffers()
-        report_together(self, found)
+        report_together(self, self._with_others(found))
         for node in self.source.nodes_of(cst.Assign):
             self._taken_away(node)
         for call in self.flow.calls(*_OF_PARAMETERS):
             self._held_deeper(call)
+
+    def _with_others(self, found: list[Told]) -> Iterator[Told]:
+        """What is sure, with what its class keeps on the host besides that nothing sure is said of."""
+        sure = {told.node for told in found if not told.tentative}
+        for told in found:
+            cls = told.key[0] if isinstance(told.key, tuple) else None
+            others = self._kept_beside(cls, sure) if told.node in sure and isinstance(cls, Class) else []
+            notes = [self.note(each, "look at this one, too: it is kept on the host") for each in others]
+            yield replace(told, notes=[*told.notes, *notes])
+
+    def _kept_beside(self, cls: Class, sure: set[cst.CSTNode]) -> list[cst.CSTNode]:
+        """``self.bounds = [torch.zeros(3)]``, where a method that is no constructor reads that."""
+        read = {
+            name
+            for method in cls.methods.values()
+            if method.role != CONSTRUCTOR
+            for name in method.attributes.get("self", ())
+        }
+        return [
+            statement
+            for name, stores in cls.stores.items()
+            if name in read and not _is_moved_by_hand(cls, name)
+            # self.moved = self.moved.to(x.device)   in `forward`
+            if all(_is_kept_on_host(value) and not self._may_be_registered(each, value) for each, value, _ in stores)
+            for statement, *_ in stores
+            if statement not in sure
+        ][:_SHOWN]
 
     def _used_plainly(self, reported: set[tuple[Class, str]], told: set[cst.CSTNode]) -> Iterator[Told]:
         """What the text says of attributes that the flow lost sight of."""
@@ -390,8 +419,9 @@ class UnregisteredTensor(Rule):
         return not always_fails(self.flow, meeting.node) and not leaves_more_on_host(self, meeting, self._factories)
 
     @cached_property
-    def _factories(self) -> set[cst.CSTNode]:
-        return {call for call in self.source.nodes_of(cst.Call) if self.flow.factory(call) is not None}
+    def _factories(self) -> set[cst.CSTNode | None]:
+        """Those whose results are seen to meet a device."""
+        return {meeting.host.origin for meeting in self.flow.facts.meetings.values() if meeting.host.attr is None}
 
     def _is_built_in_steps(self, cls: Class) -> bool:
         """``def forward(self, x): return Seasons(self.width)(x)``: what is built anew in each step is never moved."""
@@ -660,6 +690,11 @@ class UnregisteredTensor(Rule):
         return any(branch not in around for _, branch, _ in tests_above(self, none))
 
 
+def _is_kept_on_host(value: Value) -> bool:
+    held = inside(value) if value.kind in _CONTAINERS else [value]
+    return any(each.is_tensor and each.place.is_host and not each.zero for each in held)
+
+
 def _is_moved_by_hand(cls: Class, name: str) -> bool:
     """``def to(self, *a): self.x = self.x.to(*a)``; where `cuda` alone does that, `move-override-skipped` speaks of
     it."""
@@ -691,3 +726,5 @@ _SAME = frozenset("detach squeeze view reshape flatten argmax".split())
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
 _CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
+#: How many of the others are named.
+_SHOWN = 3
