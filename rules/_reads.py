@@ -409,6 +409,21 @@ def _uses(flow: Flow, path: str, statement: cst.CSTNode, loop: Loop, end: int) -
             continue  # metrics.total, report(total=0)
         if isinstance(loop.node, cst.For) and node is loop.node.iter:
             continue
-        if not runs_sometimes(flow, node, loop) and flow.source.offsets(node)[0] < end:
+        each_time = _is_on_both_sides(parents, node, path) or not runs_sometimes(flow, node, loop)
+        if each_time and flow.source.offsets(node)[0] < end:
             found.append(node)
     return found
+
+
+def _is_on_both_sides(parents: tree.Parents, node: cst.CSTNode, path: str) -> bool:
+    """``smooth = now if smooth is None else 0.9 * smooth + 0.1 * now``, which reads `now` in any case."""
+    while not isinstance(node, cst.BaseSmallStatement | cst.BaseCompoundStatement | cst.Module):
+        above = parents[node]
+        if isinstance(above, cst.IfExp) and node is not above.test:
+            sides = (above.body, above.orelse)
+            return all(
+                any(isinstance(part, cst.Name | cst.Attribute) and dotted(part) == path for part in tree.walk(side))
+                for side in sides
+            )
+        node = above
+    return False

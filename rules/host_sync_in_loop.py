@@ -298,7 +298,10 @@ class HostSyncInLoop(Rule):
         end = max(offsets(work)[0] for work in works) if early else sys.maxsize
         # out = net(x); loss = criterion(out, y.to(device)); total += loss.item()   the copy has waited for `net`
         start = min((offsets(wait.node)[0] for wait in early), default=0)
-        models = [offsets(work) for work in works if not _steps(work) and offsets(work)[0] < start]
+        ran = [w for w in works if not _steps(w) and not _judges(w)] + [
+            node for node in tree.walk(loop.node.body) if isinstance(node, cst.Call) and dotted(node.func) == "self"
+        ]
+        models = [offsets(each) for each in ran if offsets(each)[0] < start]
         if early and self._stops_after(loop, max((after for _, after in models), default=start), end):
             return False
         # approx_kl = kl.mean().item(); mb_advantages = b_advantages[mb_inds]   copies the indices, and waits
@@ -695,6 +698,12 @@ def _steps(work: cst.CSTNode) -> bool:
     return isinstance(work, cst.Call) and called_name(work) == "step"
 
 
+def _judges(work: cst.CSTNode) -> bool:
+    """``criterion(out, y.to(device))``, which is little work behind that of a model."""
+    return isinstance(work, cst.Call) and _OF_LOSSES.search(called_name(work)) is not None
+
+
+_OF_LOSSES = re.compile(r"loss|criterion|entropy|(^|_)(mse|nll|bce|l1)(_|$)", re.IGNORECASE)
 #: As many lines are looked at together.
 _A_SCREEN = 12
 #: Calls that wait, whatever they are called on.
