@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 import libcst as cst
 
@@ -428,6 +429,8 @@ class InvalidDeviceArgument(Rule):
         if value.kind == CONTEXT and value.ref == "torch.cuda.device":
             message = f"`{short(self.code(given))}` is a context manager, and no device"
             fix = self._as_device(given)
+        elif isinstance(given, cst.Name) and self._bound_uncalled(node, given):
+            return
         elif value.kind == NAME and value.ref in GIVE_DEVICE:
             message = f"`{short(self.code(given))}` is a function: it is not called here"
             fix = self.fix("call it", self.insert_after(given, "()"), safe=True)
@@ -443,6 +446,38 @@ class InvalidDeviceArgument(Rule):
             # in projects for mindspore, an adapter takes the place of torch, and "CPU" is a device
             other = unknown is not None and "mindspore" in self.source.text
             self.report(given, message, notes=notes, fix=fix, tentative=elsewhere or other or not sure)
+
+    def _bound_uncalled(self, node: cst.Call, name: cst.Name) -> bool:
+        """``device = torch.accelerator.current_accelerator if found else "cpu"``: said, and mended, where the name is
+        bound, which other uses and the other side share."""
+        if any(
+            isinstance(call.func, cst.Name) and call.func.value == name.value for call in self.source.nodes_of(cst.Call)
+        ):
+            return False
+        function = self.flow.function(name)
+        within = function if function is not None and name.value in function.assigned else None
+        sides = [
+            side
+            for assign in self.source.nodes_of(cst.Assign)
+            if self.flow.function(assign) is within
+            and any(dotted(target.target) == name.value for target in assign.targets)
+            for side in tree.sides(assign.value)
+            if (value := self.flow.value(side)).kind == NAME and value.ref in GIVE_DEVICE
+        ]
+        for side in sides:
+            if side not in self._said and not self._is_expected(node):
+                self._said.add(side)
+                self.report(
+                    side,
+                    f"`{short(self.code(side))}` is a function: it is not called here",
+                    notes=[self.note(name, "this is to be a device")],
+                    fix=self.fix("call it", self.insert_after(side, "()"), safe=True),
+                )
+        return bool(sides)
+
+    @cached_property
+    def _said(self) -> set[cst.CSTNode]:
+        return set()
 
     def _unknown_name(self, given: cst.BaseExpression) -> cst.BaseExpression | None:
         """The name that torch does not know: a string, one side of a choice, or what a name is bound to, once."""

@@ -50,7 +50,8 @@ class TensorWithoutDevice(Rule):
     result comes together with a tensor on an accelerator: as operands, in `torch.cat` or `torch.where`,
     as the argument of a layer that lives there, as a tensor indexed by one that does, or as what is put into one at
     indices. Reports, too, one that a function returns where other paths return what follows its input, that stays in a
-    list of such or is filled from such, and one that is made anew because it was not on the right device.
+    list of such or is filled from such, and one that is made anew because it was not on the right device. What else the
+    function makes on the host, and does not move, is named in notes: it may meet a device as well.
 
     ## Why is this bad
     Factories make their tensor on the default device, which is the host. As soon as the model is moved,

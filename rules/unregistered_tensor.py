@@ -43,7 +43,8 @@ class UnregisteredTensor(Rule):
     ## What it does
     Reports `self.x = <tensor>` in an `nn.Module` where a method later mixes `self.x` with tensors that are
     on the module's device; `self.x` may also be a list, tuple or dict of tensors. Attributes of a class that one
-    method mixes so are one finding, which the first of them speaks for. Reports tensors in a dictionary or list inside
+    method mixes so are one finding, which the first of them speaks for; what else the class keeps on the host, and its
+    methods read, is named in notes. Reports tensors in a dictionary or list inside
     `nn.ParameterDict` or `nn.ParameterList`, which make parameters of tensors alone.
 
     Reports, too, by the text alone: attributes that several methods set, always to what is on the host, or anew in
