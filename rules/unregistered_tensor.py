@@ -134,9 +134,9 @@ class UnregisteredTensor(Rule):
     or modules of their own, which may be called where data is read, in a file that has no other module with these and
     moves none, unless they are losses by their names. So is, last, what a buffer alone would not cure: where the method
     in which it meets a device fails there for something else that is not reported, as `tensor-without-device` has it,
-    or on any device, where all that builds the module does so anew in each step, and where two signs of more faults go
-    together in the constructor and the method: arrays, over 60 lines, a class that moves something by hand, `Variable`
-    (`tensor-without-device` has the figures).
+    or on any device, where all that builds the module does so anew in each step, and where more is to be mended, as a
+    rule: the method reads or makes arrays, or two of what `tensor-without-device` names go together (it has the
+    figures).
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
