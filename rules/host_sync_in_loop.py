@@ -98,10 +98,10 @@ class HostSyncInLoop(Rule):
     of 20 findings in 113 repositories for true, none for wrong, and 8 for worth a change. `devlint run` measures it. In
     366 repositories and 4,991 packages since, they held 31 of 36 for true and five for arguable, of which four are
     silent now; in 485 repositories after that 17 of 20 for true and three for arguable, since what the step calls waits
-    as well. In 493 repositories and 3,001 packages since, they held 42 of 52 for true, eight for arguable and two for
-    wrong: 20 of 21 where a tensor is read element by element, 22 of 31 where a step reads a number that it does not
-    need. Of these ten, six are tentative or silent since, or told of the line that stalls, and four stand: what the
-    step calls, in files or objects that are not followed, waits as well.
+    as well. In 493 repositories and 3,008 packages since, they held 42 of 52 for true, eight for arguable and two for
+    wrong: 15 of 16 where a tensor is read element by element, 27 of 36 where a step reads a number that it does not
+    need. Of these ten, five are tentative or silent since, or told of the line that stalls; what the step calls, in
+    files or objects that are not followed, waits as well in four of the others.
 
     One finding a loop speaks of all its needless reads, and one of two neighbours that read element by element. Silent
     in loops over epochs, where the value is read in some iterations only (`if step % 100 == 0`, `if args.debug`), where
