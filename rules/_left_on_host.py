@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import libcst as cst
 
@@ -21,8 +21,8 @@ from devlint.rules._plain import deciders
 
 #: What makes a tensor without dimensions of a number.
 _OF_DATA = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray"})
-#: How many of the others are named.
-_SHOWN = 3
+#: How many of what is left beside are named.
+SHOWN = 3
 
 
 def leaves_more_on_host(rule: Rule, meeting: Meeting, told: Collection[cst.CSTNode | None]) -> bool:
@@ -51,9 +51,10 @@ def _surely_runs(rule: Rule, node: cst.CSTNode) -> bool:
     return all(isinstance(above, cst.For) for above, _ in deciders(rule, node))
 
 
-def left_beside(rule: Rule, functions: Collection[Function], told: Collection[cst.CSTNode | None]) -> list[cst.Call]:
-    """What else functions make on the host that nothing is told of, and that they do not move: it may meet a device as
-    well."""
+def left_beside(rule: Rule, nodes: Iterable[cst.CSTNode], told: Collection[cst.CSTNode | None]) -> list[cst.Call]:
+    """What else the functions around nodes make on the host that nothing is told of, and that they do not move: it may
+    meet a device as well."""
+    functions = {function for node in nodes if (function := rule.flow.function(node)) is not None}
     moved = {move.value.origin for move in rule.flow.facts.moves.values()}
     return [
         node
@@ -64,7 +65,7 @@ def left_beside(rule: Rule, functions: Collection[Function], told: Collection[cs
         and node not in moved
         and rule.flow.value(node).zero is False
         and _is_left(rule, node, function, told)
-    ][:_SHOWN]
+    ][:SHOWN]
 
 
 def _is_fed_from_host(rule: Rule, function: Function, told: Collection[cst.CSTNode | None]) -> bool:

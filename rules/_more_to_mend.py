@@ -18,6 +18,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted, last_word
 from devlint.flow.scope import CONSTRUCTOR, Function
 from devlint.rule import Rule
+from devlint.rules._as_arrays import asked_for_arrays
 
 #: The wrapper of what learns, which torch has needed no longer since 0.4, the first to know `device=`.
 _OF_OLD_TORCH = re.compile(r"\bVariable\(")
@@ -72,11 +73,10 @@ def _has_arrays(rule: Rule, function: Function) -> bool:
     ``np.pi``, nor ``found.cpu().numpy()``, which is right anywhere."""
     imports = rule.flow.scope.imports
     for node in tree.walk(function.node.body):
-        if isinstance(node, cst.Attribute):
-            if node.attr.value == "from_numpy" or (node.attr.value == "numpy" and not tree.named(node.value, "cpu")):
-                return True
-        elif isinstance(node, cst.Name) and imports.get(node.value, "").partition(".")[0] == "numpy":
+        if isinstance(node, cst.Attribute) and node.attr.value == "from_numpy":
+            return True
+        if isinstance(node, cst.Name) and imports.get(node.value, "").partition(".")[0] == "numpy":
             above = rule.parent(node)  # torch.arange(3), where `arange` is numpy's
             if not isinstance(above, cst.Attribute) or (above.value is node and above.attr.value not in _NUMBERS):
                 return True
-    return False
+    return any(True for _ in asked_for_arrays(function))

@@ -15,6 +15,7 @@ from devlint.flow.place import Place
 from devlint.flow.scope import Function
 from devlint.flow.value import DEVICE, MODULE
 from devlint.rule import Rule
+from devlint.rules._arguments import argument
 from devlint.rules._moves import destination, moves_of_name
 from devlint.rules._tensor_by_then import is_tensor_by, used_as_tensor
 
@@ -90,8 +91,8 @@ def _device_told(flow: Flow, at: cst.CSTNode, there: Value) -> str | None:
     function = flow.function(at)
     if not isinstance(made, cst.Call) or flow.factory(made) is None or flow.function(made) is not function:
         return None
-    told = next((a.value for a in made.args if a.keyword is not None and a.keyword.value == "device"), None)
-    name = told.value if isinstance(told, cst.Name) else ""
+    told = argument(made, None, "device")
+    name = told.value.value if told is not None and isinstance(told.value, cst.Name) else ""
     return name if names_device(name) and bound_before(flow, name, at) else None
 
 
@@ -223,7 +224,7 @@ def _is_rebound(flow: Flow, function: Function, name: str) -> bool:
 def _may_be_none(function: Function, name: str) -> bool:
     """``def table(shape=None, x=None)``, which takes the one or the other."""
     param = function.param(name)
-    return param is not None and isinstance(param.default, cst.Name) and param.default.value == "None"
+    return param is not None and dotted(param.default) == "None"
 
 
 def _tensor_of_module(flow: Flow, there_node: cst.CSTNode) -> str | None:

@@ -401,17 +401,17 @@ class HostSyncInLoop(Rule):
     def _never_both(self, first: cst.CSTNode, second: cst.CSTNode, loop: Loop) -> bool:
         """``if not train: kept.append(loss.item())`` and ``if train: loss.backward()``; ``if phase == "valid"`` and
         ``if phase == "train"``."""
-        asked = [
-            [(flag, holds) for flag, holds in flags_of((test, holds) for test, _, holds in above)]
+        asked, later = (
+            flags_of((test, holds) for test, _, holds in above)
             for above in (tests_above(self, first), tests_above(self, second))
-        ]
-        later = {(self.code(flag), holds) for flag, holds in asked[1]}
-        for flag, holds in asked[0]:
-            if (self.code(flag), not holds) in later and not loop.binds(self.code(flag)):
+        )
+        held = {(self.code(flag), holds) for flag, holds in later}
+        equal = [self._compared(flag) for flag, holds in later if holds]
+        for flag, holds in asked:
+            if (self.code(flag), not holds) in held and not loop.binds(self.code(flag)):
                 return True
             name, text = self._compared(flag) if holds else ("", "")
-            others = [self._compared(other) for other, also in asked[1] if also]
-            if name and any(each == name and word != text for each, word in others) and not loop.binds(name):
+            if name and not loop.binds(name) and any(each == name and other != text for each, other in equal):
                 return True
         return False
 

@@ -10,7 +10,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import called_name, dotted, last_word, names_bound
-from devlint.flow.scope import CONSTRUCTOR, Class
+from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import CONTEXT, DATA, DEVICE, LIST, MODULE, NAME, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, handed_in, parameter
@@ -452,20 +452,12 @@ class InvalidDeviceArgument(Rule):
     def _bound_uncalled(self, node: cst.Call, name: cst.Name) -> bool:
         """``device = torch.accelerator.current_accelerator if found else "cpu"``: said, and mended, where the name is
         bound, which other uses and the other side share."""
-        if any(
-            isinstance(call.func, cst.Name) and call.func.value == name.value for call in self.source.nodes_of(cst.Call)
-        ):
-            return False
         function = self.flow.function(name)
         within = function if function is not None and name.value in function.assigned else None
-        sides = [
-            side
-            for assign in self.source.nodes_of(cst.Assign)
-            if self.flow.function(assign) is within
-            and any(dotted(target.target) == name.value for target in assign.targets)
-            for side in tree.sides(assign.value)
-            if (value := self.flow.value(side)).kind == NAME and value.ref in GIVE_DEVICE
-        ]
+        sides = self._uncalled.get((within, name.value), [])
+        calls = self.source.nodes_of(cst.Call) if sides else []
+        if any(isinstance(call.func, cst.Name) and call.func.value == name.value for call in calls):
+            return False
         for side in sides:
             if side not in self._said and not self._is_expected(node):
                 self._said.add(side)
@@ -476,6 +468,18 @@ class InvalidDeviceArgument(Rule):
                     fix=self.fix("call it", self.insert_after(side, "()"), safe=True),
                 )
         return bool(sides)
+
+    @cached_property
+    def _uncalled(self) -> dict[tuple[Function | None, str], list[cst.BaseExpression]]:
+        """The functions that give devices and that names are bound to, by where and by the name."""
+        found: dict[tuple[Function | None, str], list[cst.BaseExpression]] = {}
+        for assign in self.source.nodes_of(cst.Assign):
+            for side in tree.sides(assign.value):
+                value = self.flow.value(side)
+                if value.kind == NAME and value.ref in GIVE_DEVICE:
+                    for target in assign.targets:
+                        found.setdefault((self.flow.function(assign), dotted(target.target)), []).append(side)
+        return found
 
     @cached_property
     def _said(self) -> set[cst.CSTNode]:

@@ -357,8 +357,7 @@ class TensorWithoutDevice(Rule):
         factory, meeting, fix = first
         edits = {edit for *_, other in alike if other is not None for edit in other.edits}
         name = self.flow.name_of(factory)
-        around = {self.flow.function(node) for node in (factory, meeting.node)} - {None}
-        beside = left_beside(self, [each for each in around if each is not None], shown) if plain else []
+        beside = left_beside(self, (factory, meeting.node), shown) if plain else []
         there = self.code(self._on_device(meeting))
         apart = meeting.node is not factory
         met = [self.note(meeting.node, f"they meet here, in {meeting.what}")] if apart else []

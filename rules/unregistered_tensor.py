@@ -21,7 +21,7 @@ from devlint.rules._default_device import is_under_default, may_be_redirected
 from devlint.rules._exports import is_of_export
 from devlint.rules._integer_products import is_product, makes_integers
 from devlint.rules._kept_buffers import kept_buffers
-from devlint.rules._left_on_host import leaves_more_on_host
+from devlint.rules._left_on_host import SHOWN, leaves_more_on_host
 from devlint.rules._left_plain import left_plain
 from devlint.rules._meetings import calls_of, calls_that_run
 from devlint.rules._modules import REGISTERED, after_super, has_parts
@@ -262,7 +262,7 @@ class UnregisteredTensor(Rule):
             if all(_is_kept_on_host(value) and not self._may_be_registered(each, value) for each, value, _ in stores)
             for statement, *_ in stores
             if statement not in sure
-        ][:_SHOWN]
+        ][:SHOWN]
 
     def _used_plainly(self, reported: set[tuple[Class, str]], told: set[cst.CSTNode]) -> Iterator[Told]:
         """What the text says of attributes that the flow lost sight of."""
@@ -729,5 +729,3 @@ _SAME = frozenset("detach squeeze view reshape flatten argmax".split())
 #: What is called of a module that others move: by itself, by a trainer, by a metric.
 _CALLED = ("forward", "training_step", "validation_step", "test_step", "predict_step", "update")
 _CONTAINERS = {LIST: "list", TUPLE: "tuple", DICT: "dict"}
-#: How many of the others are named.
-_SHOWN = 3
