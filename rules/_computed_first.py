@@ -90,8 +90,7 @@ class _Chain:
         if function is None or node.value in function.param_names or node.value in function.items_set:
             return None  # mask[i] = len(row) > 3: it is filled on the host
         if node.value in self._names:
-            return None
-        self._names.add(node.value)
+            return None  # cut = mask[:n]; mask = cut.repeat(2, 1)   begins with itself
         values: list[cst.BaseExpression] = []
         for each in tree.walk(function.node.body):
             if isinstance(each, cst.Assign) and any(node.value in names_bound(t.target) for t in each.targets):
@@ -104,14 +103,15 @@ class _Chain:
                 return None
             elif isinstance(each, cst.Attribute) and each.attr.value in _READ and dotted(each.value) == node.value:
                 self.is_read = True
+        self._names.add(node.value)
         made: cst.Call | None = None
         for value in values:
             # mask = mask.repeat(1, 4)   goes on with what is known
             goes_on = tree.named(value, node.value)
-            self._names.discard(node.value) if not goes_on else None
             made = (self.begin(value) if not goes_on else self._again(value, node.value, made)) or made
             if made is None:
-                return None
+                break
+        self._names.discard(node.value)
         return made
 
     def _again(self, value: cst.BaseExpression, name: str, made: cst.Call | None) -> cst.Call | None:
