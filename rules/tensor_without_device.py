@@ -124,16 +124,18 @@ class TensorWithoutDevice(Rule):
     parts elsewhere (`self.to("cpu")`, a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), no `cuda` of its
     own brings a part back, no initializer makes the tensor before anybody moves the module, nothing on the way is read
     as an array (`states.numpy()`), `forward` moves no other of its inputs, nor what comes of the two
-    (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed after its input is called with, or meets,
-    one of the parts that have weights, where there are any (`target["boxes"]` may be as the loader gave it); nobody
-    asks the method that puts the other side somewhere to put it on the host (`self.place("cpu")`). Data
+    (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed is its input, where the module has parts
+    with weights: what comes after that, or is an entry that no part is called with (`target["boxes"]`), may be as the
+    loader gave it; nobody asks the method that puts the other side somewhere to put it on the host
+    (`self.place("cpu")`). Data
     (`torch.tensor(found)`), which may be meant to stay on the host, or be a single number, is told only where it meets
     a module or what that has, or what is on a device of a name (`device`); or where it is written out
     (`torch.tensor([0.2, 0.8])`) and meets what is on `"cuda"`, or handed in and as it was. It is nothing of integers in
     a function that multiplies matrices: CUDA has no kernels for these.
 
     The rest is tentative. So is what meets something that a test decides to move (`if cuda.is_available(): x =
-    x.cuda()`), and, in a script that says `device="cpu"`, what is indexed by something elsewhere. So are sums that
+    x.cuda()`), and what is indexed by something that was brought to a device (`table[found.to(device)]`), which ran
+    before torch 1.13, or, in a script that says `device="cpu"`, by anything elsewhere. So are sums that
     nothing reads, sizes with a true division (`torch.ones(n / 2)` raises anywhere), and what is given back on the host
     by one way of a function, and on a device by another: who asks for it may read it on the host. So is what a method
     that no step calls puts in the place of a buffer, since the module may be moved afterwards; and what is found in
@@ -378,12 +380,22 @@ class TensorWithoutDevice(Rule):
         from devlint.broken import always_fails, fails_before  # late: there are few to ask of
 
         told = is_shown(self, meeting) and is_plain(self, meeting) and not _has_no_room(factory, meeting)
+        told = told and not self._is_indexed_by_moved(meeting)
         told = told and not self._is_of_integer_products(factory)
         told = told and not self._is_moved_at_times(factory, meeting.there)
         told = told and not self._is_weak_on_both_sides(factory, meeting.there)
         told = told and not fails_before(self.flow, meeting.node)  # between the factory and there, too
         told = told and not always_fails(self.flow, meeting.node) and not meets_lengths(self, factory)
         return told and not has_more_to_mend(self, factory) and not may_be_redirected(self)
+
+    def _is_indexed_by_moved(self, meeting: Meeting) -> bool:
+        """``table = torch.zeros(n, 8); table[found.to(device)]`` is on the host, as a rule, since that is where it is
+        read, and ran before torch 1.13. Readers held one of five such findings for true, and 16 of 22 where the index
+        is on the module's device, or an input's."""
+        place, origin = meeting.there.place, meeting.there.origin
+        if meeting.what != "indexing" or (isinstance(origin, cst.Call) and self.flow.factory(origin) is not None):
+            return False  # t = torch.randint(0, steps, (n,), device=self.device); self.alphas[t]
+        return place.kind == "fixed" or not place.name or names_device(last_word(place.name))
 
     def _is_moved_at_times(self, factory: cst.Call, there: Value) -> bool:
         """``if cuda.is_available(): rows = rows.cuda()``: `device="cuda"` would fail where there is none."""

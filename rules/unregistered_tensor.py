@@ -27,6 +27,7 @@ from devlint.rules._meetings import calls_of, calls_that_run
 from devlint.rules._modules import REGISTERED, after_super, has_parts
 from devlint.rules._more_to_mend import has_more_to_mend
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._on_the_side import comes_after_input
 from devlint.rules._overrides import overrides_attributes
 from devlint.rules._placed_unseen import attribute_may_be_placed, bases_elsewhere
 from devlint.rules._places import where
@@ -136,7 +137,8 @@ class UnregisteredTensor(Rule):
     in which it meets a device fails there for something else that is not reported, as `tensor-without-device` has it,
     or on any device, where all that builds the module does so anew in each step, and where more is to be mended, as a
     rule: the method reads or makes arrays, or two of what `tensor-without-device` names go together (it has the
-    figures).
+    figures); and where it meets only what a method of a class with layers is handed after its input (`self.table *
+    steps`), which may be as the loader gave it: of nine such findings of the two rules readers held two for true.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -201,6 +203,7 @@ class UnregisteredTensor(Rule):
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
             sure = sure and not may_be_redirected(self)
             sure = sure and not self._is_built_in_steps(cls) and self._cures(meeting)
+            sure = sure and not self._is_beside_input(meeting)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
                     if value.is_tensor and isinstance(value.origin, cst.Param):
@@ -236,6 +239,13 @@ class UnregisteredTensor(Rule):
             self._taken_away(node)
         for call in self.flow.calls(*_OF_PARAMETERS):
             self._held_deeper(call)
+
+    def _is_beside_input(self, meeting: Meeting) -> bool:
+        """``def forward(self, x, steps): ... self.table * steps`` of a class with layers."""
+        function = self.flow.function(meeting.node)
+        if function is None or function.cls is None:
+            return False
+        return comes_after_input(function, function.cls, meeting.there.place)
 
     def _with_others(self, found: list[Told]) -> Iterator[Told]:
         """What is sure, with what its class keeps on the host besides that nothing sure is said of."""
