@@ -98,8 +98,8 @@ class UnregisteredTensor(Rule):
     ## Fix safety
     The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe. Where
     the attribute is `None` first, that line registers it instead, and what is assigned later stays registered: unsafe,
-    since from then on only a tensor or `None` may be assigned. It is unsafe, too, where the value may be trained, which
-    no buffer is, where the attribute also meets what was brought to the host: that has to be brought along then, where
+    since from then on only a tensor or `None` may be assigned. What is to be trained (`requires_grad=True`) is made a
+    parameter, which is saved as well: unsafe. So is a buffer where the value may be trained, where the attribute also meets what was brought to the host: that has to be brought along then, where
     a subclass or another file sets it to what is no tensor or registers it, and where the constructor hands the tensor
     to what it keeps (`self.prior = Normal(self.mu, 1.0)`), which has the one on the host then. There is no fix where
     the class, a base or a subclass has something of that name first, be it `None`, a number or a method, for which
@@ -685,16 +685,36 @@ class UnregisteredTensor(Rule):
         value_start, value_end = self.source.offsets(value, outer=True)
         if isinstance(value, cst.Tuple) and not value.lpar:
             return None
+        if self._is_to_be_trained(value):
+            return self._as_parameter(value, value_start, value_end, name)
         owner = self.code(target.value)
         return self.fix(
             f"register `{name}` as a buffer",
             self.replace_between(start, value_start, f'{owner}.register_buffer("{name}", '),
             self.replace_between(value_end, value_end, ", persistent=False)"),
-            # a buffer is not trained: self.scale = torch.ones(3, requires_grad=True)
             safe=not on_host
-            and self.flow.value(value).tracked is False
+            and self.flow.value(value).tracked is False  # a buffer is not trained: self.scale = handed_in
             and not is_handed_on(self, cls, statement, name)
             and not is_set_otherwise(self, statement, name),
+        )
+
+    def _is_to_be_trained(self, value: cst.BaseExpression) -> bool:
+        """``torch.ones(3, requires_grad=True)``: moved, a buffer is what was computed of that, which no optimizer
+        takes (`can't optimize a non-leaf Tensor`, torch 2.13)."""
+        asked = argument(value, None, "requires_grad") if isinstance(value, cst.Call) else None
+        return asked is not None and self.code(asked.value) == "True"
+
+    def _as_parameter(self, value: cst.BaseExpression, start: int, end: int, name: str) -> Fix | None:
+        made = self.flow.name_of(value)
+        spelled = dotted(value.func) if isinstance(value, cst.Call) else ""
+        if not made.startswith("torch.") or not spelled.endswith(made.removeprefix("torch")):
+            return None  # randn(3, requires_grad=True): what torch is called here is not known
+        torch = spelled.removesuffix(made.removeprefix("torch"))
+        return self.fix(
+            f"make `{name}` a parameter",
+            self.replace_between(start, start, f"{torch}.nn.Parameter("),
+            self.replace_between(end, end, ")"),
+            safe=False,  # it is saved, and among `parameters()`, from then on
         )
 
     def _is_other_branch(self, none: cst.Assign, statement: cst.CSTNode) -> bool:
