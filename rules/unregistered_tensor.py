@@ -96,15 +96,16 @@ class UnregisteredTensor(Rule):
     ```
 
     ## Fix safety
-    The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe. Where
-    the attribute is `None` first, that line registers it instead, and what is assigned later stays registered: unsafe,
-    since from then on only a tensor or `None` may be assigned. What is to be trained (`requires_grad=True`) is made a
-    parameter, which is saved as well: unsafe. So is a buffer where the value may be trained, where the attribute also meets what was brought to the host: that has to be brought along then, where
-    a subclass or another file sets it to what is no tensor or registers it, and where the constructor hands the tensor
-    to what it keeps (`self.prior = Normal(self.mu, 1.0)`), which has the one on the host then. There is no fix where
-    the class, a base or a subclass has something of that name first, be it `None`, a number or a method, for which
-    torch raises `KeyError`; where the statement stands in a mixin that is no module; and for tensors in a list, tuple
-    or dict: register each under a name of its own.
+    The fix registers the tensor as a buffer with `persistent=False`, which leaves `state_dict()` as it was: safe.
+    Where the attribute is `None` first, that line registers it instead, and what is assigned later stays
+    registered: unsafe, since from then on only a tensor or `None` may be assigned. What is to be trained
+    (`requires_grad=True`) is made a parameter, which is saved as well: unsafe. So is a buffer where the value may
+    be trained, where the attribute also meets what was brought to the host: that has to be brought along then,
+    where a subclass or another file sets it to what is no tensor or registers it, and where the constructor hands
+    the tensor to what it keeps (`self.prior = Normal(self.mu, 1.0)`), which has the one on the host then. There is
+    no fix where the class, a base or a subclass has something of that name first, be it `None`, a number or a
+    method, for which torch raises `KeyError`; where the statement stands in a mixin that is no module; and for
+    tensors in a list, tuple or dict: register each under a name of its own.
 
     ## Limits
     Silent where the tensor is moved at every use, registered later, or by the base (`running_mean` of a norm of
