@@ -97,7 +97,7 @@ def _rebuilds(rule: Rule, function: Function, asked: tuple[Function, ...] = ()) 
         return False
     if any(_replaces_part(function, node) for node in tree.walk(function.node.body)):
         return True
-    callers = [rule.flow.function(call) for call in calls_of(rule, function)]
+    callers = {rule.flow.function(call) for call in calls_of(rule, function)}
     return bool(callers) and all(
         each is not None and each is not function and each not in asked and _rebuilds(rule, each, (*asked, function))
         for each in callers

@@ -267,22 +267,25 @@ def _is_asked_of_host(rule: Rule, function: Function) -> bool:
     return project is not None and project.is_built_on_host(name)
 
 
-def _is_told(rule: Rule, function: Function, name: str, asked: tuple[Function, ...] = ()) -> bool:
+def _is_told(rule: Rule, function: Function, name: str) -> bool:
     """Whether callers have to say what a parameter is, do, or get an accelerator where they do not:
     ``def draw(n, device=None)`` that nobody tells a device works on the host."""
-    param = next(each for each in function.params if each.name.value == name)
-    if param.default is None or _is_accelerator(rule, param.default):
-        return True
-    for call in calls_that_run(rule, function):
-        given = given_to(call, function, param)
-        for each in given:
+    todo, seen = [(function, name)], {(function, name)}
+    while todo:
+        function, name = todo.pop()
+        param = next(each for each in function.params if each.name.value == name)
+        if param.default is None or _is_accelerator(rule, param.default):
+            return True
+        for call in calls_that_run(rule, function):
             caller = rule.flow.function(call)
-            if caller is not None and dotted(each) in caller.param_names - caller.assigned:
-                # def draw_all(device=None): return draw(3, device)
-                if caller not in asked and _is_told(rule, caller, dotted(each), (*asked, function)):
+            for each in given_to(call, function, param):
+                handed_on = (caller, dotted(each)) if caller is not None else None
+                if handed_on is not None and handed_on[1] in handed_on[0].param_names - handed_on[0].assigned:
+                    # def draw_all(device=None): return draw(3, device)
+                    todo += [handed_on] if handed_on not in seen else []
+                    seen.add(handed_on)
+                elif not leaves_on_host(rule, each):
                     return True
-            elif not leaves_on_host(rule, each):
-                return True
     return False
 
 
@@ -366,15 +369,17 @@ def _moves_others(rule: Rule, function: Function, param: cst.CSTNode | None) -> 
 
 
 def _is_handed_tensor(
-    rule: Rule, function: Function, param: cst.CSTNode | None, asked: tuple[Function, ...] = ()
+    rule: Rule, function: Function, param: cst.CSTNode | None, asked: set[cst.CSTNode] | None = None
 ) -> bool:
     """Whether a call hands what may be on a device to a parameter, and none what is on the host; true where no call is
-    seen."""
+    seen. ``asked``: parameters that were gone through already, each once."""
     # stats = self.stats(images); return self.gap(*stats)   and   def gap(self, spread): spread + torch.eye(3)
     if not isinstance(param, cst.Param) or param not in function.positional:
         return True
     if param.name.value in function.handed_host:
         return False
+    asked = set() if asked is None else asked
+    asked.add(param)
     found = there = False
     for call in calls_of(rule, function):
         given, caller = given_to(call, function, param), rule.flow.function(call)
@@ -382,12 +387,12 @@ def _is_handed_tensor(
             if caller is not None and _is_either(rule, caller, each):
                 return False
             # def _extend(self, rows): return best(rows)   where somebody hands `_extend` rows that are on the host
-            if caller is not None and caller not in (*asked, function):
+            if caller is not None:
                 # for row in rows: self._one(row)   comes from a parameter as well
                 own = (
                     caller.param(dotted(each)) if dotted(each) not in caller.assigned else rule.flow.value(each).origin
                 )
-                if own in caller.params and not _is_handed_tensor(rule, caller, own, (*asked, function)):
+                if own in caller.params and own not in asked and not _is_handed_tensor(rule, caller, own, asked):
                     return False
         there = there or not given or any(_may_be_there(rule, call, each) for each in given)
         found = True
