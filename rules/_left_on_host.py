@@ -68,6 +68,18 @@ def left_beside(rule: Rule, nodes: Iterable[cst.CSTNode], told: Collection[cst.C
     ][:SHOWN]
 
 
+def left_in_called(
+    rule: Rule, node: cst.CSTNode, found: Iterable[cst.Call], told: Collection[cst.CSTNode | None]
+) -> list[cst.Call]:
+    """What functions that the one around a node calls make on the host: of what is found, and not told by default."""
+    function = rule.flow.function(node)
+    if function is None:
+        return []
+    calls = (each for each in tree.walk(function.node.body) if isinstance(each, cst.Call))
+    called = {each for call in calls if (each := function_called(rule.flow, function, call)) is not None} - {function}
+    return [each for each in found if each not in told and rule.flow.function(each) in called][:SHOWN]
+
+
 def _is_fed_from_host(rule: Rule, function: Function, told: Collection[cst.CSTNode | None]) -> bool:
     """``def learn(self): rows = self.batch(); self.returns(rows)``, where that makes tensors on the host: whether the
     function, or a method that calls it, hands such over to another that moves nothing."""

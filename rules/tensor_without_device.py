@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 
 import libcst as cst
@@ -22,7 +22,7 @@ from devlint.rules._close_by import CloseBy, close_by
 from devlint.rules._companions import Companion, companions
 from devlint.rules._default_device import may_be_redirected
 from devlint.rules._integer_products import has_products, makes_integers
-from devlint.rules._left_on_host import leaves_more_on_host, left_beside
+from devlint.rules._left_on_host import leaves_more_on_host, left_beside, left_in_called
 from devlint.rules._likeness import likened
 from devlint.rules._meetings import doubted, given_back, is_dead, meetings
 from devlint.rules._more_of_host import MadeOnHost, more_of_host
@@ -263,7 +263,7 @@ class TensorWithoutDevice(Rule):
         ]
         shown = {each[0] for alike, sure in zip(told.values(), plain, strict=True) if sure for each in alike}
         for alike, sure in zip(told.values(), plain, strict=True):
-            self._report(alike, sure, shown)
+            self._report(alike, sure, shown, found)
         for factory, meeting in returned.items():
             self._report_returned(factory, meeting)
         for factory, meeting in doubtful.items():
@@ -353,6 +353,7 @@ class TensorWithoutDevice(Rule):
         alike: list[tuple[cst.Call, Meeting, Fix | None]],
         plain: list[tuple[cst.Call, Meeting, Fix | None]],
         shown: set[cst.Call],
+        found: Collection[cst.Call],
     ) -> None:
         """Report what factories in one statement make, at the first that is sure, if one is."""
         first = (plain or alike)[0]
@@ -360,6 +361,7 @@ class TensorWithoutDevice(Rule):
         edits = {edit for *_, other in alike if other is not None for edit in other.edits}
         name = self.flow.name_of(factory)
         beside = left_beside(self, (factory, meeting.node), shown) if plain else []
+        beside += left_in_called(self, factory, found, {*shown, *beside}) if plain else []
         there = self.code(self._on_device(meeting))
         apart = meeting.node is not factory
         met = [self.note(meeting.node, f"they meet here, in {meeting.what}")] if apart else []

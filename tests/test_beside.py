@@ -73,3 +73,28 @@ def test_no_more_than_three_are_named() -> None:
     used = "".join(f", self.more{i}" for i in range(6))
     code = OF_ATTRIBUTES.replace("        self.moved = torch.ones(8)\n", f"        self.moved = torch.ones(8)\n{more}")
     assert len(beside(code.replace("(y, self.bounds)", f"(y{used})"), "unregistered-tensor")) == 3
+
+
+OF_HELPERS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def shrink(self, x):
+        return torch.max(torch.abs(x), 0.1 * torch.ones(x.shape))
+
+    def forward(self, y):
+        start = torch.zeros(3, 8)
+        return self.shrink(self.layer(start) - y)
+"""
+
+
+def test_what_a_method_that_is_called_makes_on_the_host_is_named() -> None:
+    assert beside(OF_HELPERS, "tensor-without-device") == [
+        (12, "return torch.max(torch.abs(x), 0.1 * torch.ones(x.shape))")
+    ]

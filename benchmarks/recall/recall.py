@@ -1,6 +1,6 @@
 """How many real bugs are found: runs devlint on faults as they stood before they were fixed, and after.
 
-    python benchmarks/recall/recall.py CLONES [--set SET] [--misses]
+    python benchmarks/recall/recall.py CLONES [--set SET] [--selected SELECTED] [--misses]
 
 ``faults.jsonl`` names 2,476 faults of device placement, and of what it costs, by the commit that mended each, in 863
 public projects whose histories no rule was made from. Readers found them by the words of commit messages and then the
@@ -20,8 +20,8 @@ once, the ``unseen`` ones looked at afterwards. ``latest`` and ``untouched`` are
 ``latest``, what is missed was looked at, once, and nobody has looked at what is missed of the ``untouched``.
 
 CLONES is a folder of clones, with their histories, as OWNER+NAME; faults of projects that are not there are left out
-and counted. A fault is found where any rule, tentative findings included, speaks of its line or the next ones, and
-mended where the same rule is silent there afterwards.
+and counted. A fault is found where any rule that is selected (all of them, tentative findings included, unless told
+otherwise) speaks of its line or the next ones, and mended where the same rule is silent there afterwards.
 """
 
 from __future__ import annotations
@@ -104,14 +104,18 @@ def read(clones: Path, fault: Fault) -> bool:
     return True
 
 
-def lint(files: dict[Path, str]) -> dict[Path, list[tuple[str, range]]]:
+#: What may be selected, and the options that do.
+SELECTIONS = {"all": ("--select", "ALL"), "default": (), "tentative": ("--extend-select", "tentative")}
+
+
+def lint(files: dict[Path, str], selected: str) -> dict[Path, list[tuple[str, range]]]:
     """The rules that speak of each file, and the lines they speak of."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in files.items():
             (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(folder) / path).write_text(text, encoding="utf-8")
-        options = ["--isolated", "--no-cache", "--select", "ALL", "--output-format", "json", "--no-respect-gitignore"]
-        command = [sys.executable, "-m", "devlint", "check", *options, "."]
+        options = ["--isolated", "--no-cache", "--output-format", "json", "--no-respect-gitignore"]
+        command = [sys.executable, "-m", "devlint", "check", *options, *SELECTIONS[selected], "."]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise click.ClickException(f"devlint exited {done.returncode}:\n{done.stderr}")
@@ -122,16 +126,21 @@ def lint(files: dict[Path, str]) -> dict[Path, list[tuple[str, range]]]:
     return found
 
 
-def judge(each: Iterable[Fault]) -> None:
-    """Fill in which rules found each fault, and which of these are silent where it was mended."""
+def judge(each: Iterable[Fault], selected: str) -> tuple[int, int]:
+    """Fill in which rules found each fault, and which of these are silent where it was mended. How many findings there
+    are in the files as they stood before, and how many of them speak of a fault."""
     known = list(each)
-    before = lint({fault.copy: fault.before for fault in known})
-    after = lint({fault.copy: fault.after for fault in known})
+    before = lint({fault.copy: fault.before for fault in known}, selected)
+    after = lint({fault.copy: fault.after for fault in known}, selected)
+    at_a_fault: set[tuple[Path, str, range]] = set()
     for fault in known:
         there = range(fault.line, fault.line + 1)
-        fault.found = frozenset(rule for rule, rows in before.get(fault.copy, ()) if near(rows, there))
+        speaking = {(rule, rows) for rule, rows in before.get(fault.copy, ()) if near(rows, there)}
+        at_a_fault |= {(fault.copy, *finding) for finding in speaking}
+        fault.found = frozenset(rule for rule, _ in speaking)
         again = {rule for rule, rows in after.get(fault.copy, ()) if near(rows, fault.lines_after())}
         fault.mended = fault.found if fault.remains else fault.found - again
+    return sum(map(len, before.values())), len(at_a_fault)
 
 
 def near(rows: range, others: range) -> bool:
@@ -164,12 +173,20 @@ def table(all_of_them: list[Fault]) -> None:
     ),
     help="One of the sets alone.",
 )
+@click.option(
+    "--selected",
+    type=click.Choice(list(SELECTIONS)),
+    default="all",
+    show_default=True,
+    help="Every rule, those of the default, or these with what they hold back.",
+)
 @click.option("--misses", is_flag=True, help="Name the faults that are not found, but of the sets kept aside.")
-def main(clones: Path, which: str | None, misses: bool) -> None:
+def main(clones: Path, which: str | None, selected: str, misses: bool) -> None:
     wanted = faults(which)
     there = [fault for fault in wanted if read(clones, fault)]
-    judge(there)
+    told, at_a_fault = judge(there, selected)
     table(there)
+    click.echo(f"{told} findings in the files as they stood before, {at_a_fault} of them at one of these faults")
     if len(there) < len(wanted):
         click.echo(f"{len(wanted) - len(there)} of {len(wanted)} left out: no clone, or the commit is not in it")
     for fault in there if misses else ():
