@@ -109,37 +109,39 @@ class UnregisteredTensor(Rule):
 
     ## Limits
     Silent where the tensor is moved at every use, registered later, or by the base (`running_mean` of a norm of
-    torch's), or on another path that is asked for where it is used, read off a layer, whose parameters are registered
-    with whoever keeps them, or moved by the module's own `_apply`, or by Lightning (`example_input_array`); where
-    nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device; and in classes
-    without a `forward` whose methods make all their tensors without a device. Held back as tentative: other classes
-    without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if learned else scale`) or a
-    default (`torch.zeros(3) if mean is None else mean`), what is told by the text alone, masks that are handed in
-    beside `is_causal=True`, code for an export, attributes that meet what was brought to the host as well
-    (`self.packed.cpu() >> self.shifts`), only what a method is handed that the file never calls, or what is handed on
-    the host beside others on a device, what a helper, a hook or a subclass of the file may bring to the device
-    (`setattr(module, name, value.to(device))`) or register, what is made of something that is handed in
-    (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module with parts of its own is handed
-    (`scale: Tensor`) and keeps, classes that override `__setattr__` or `__getattribute__`, or that a decorator of the
-    project changes, attributes whose `data` is set to what is elsewhere, modules that the file reads on the host
-    (`self.policy(x).numpy()`) and moves nowhere, modules that bring their own parts to the host (`self.packed =
-    self.packed.cpu()`), modules that call torch's quantized functions, which run on the host alone, what is made while
-    weights are loaded (`load_weights`), what a buffer would not cure, made behind the constructor's own
-    `self.to(device)`, in a method that is called later, or of a parameter, with its graph, integers that matrices are
-    multiplied by, for which CUDA has no kernels, a buffer that a call registers, whose `None` takes its place, where
-    another statement sets it again, what meets the input in a branch of a function of the file that it is handed to,
-    what another file may bring to the device (`net.mean = net.mean.cuda()`, a base, or a helper that is handed `self`,
-    that sets whatever attributes there are, or attributes by a variable, as of what was saved, beside the name of this
-    one) or register (a subclass, `net.register_buffer("mean", mean)`), what comes of the two where that is moved at
-    once (`self.table[ids].to(x.device)`, which ran before torch 1.13), anything that a script imports beside what sets
-    a default device in another folder, modules in files of data or transforms, and modules without parameters, buffers
-    or modules of their own, which may be called where data is read, in a file that has no other module with these and
-    moves none, unless they are losses by their names. So is, last, what a buffer alone would not cure: where the method
-    in which it meets a device fails there for something else that is not reported, as `tensor-without-device` has it,
-    or on any device, where all that builds the module does so anew in each step, and where more is to be mended, as a
-    rule: the method reads or makes arrays, or two of what `tensor-without-device` names go together (it has the
-    figures); and where it meets only what a method of a class with layers is handed after its input (`self.table *
-    steps`), which may be as the loader gave it: of nine such findings of the two rules readers held two for true.
+    torch's), or on another path that is asked for where it is used, read off a layer, whose parameters are
+    registered with whoever keeps them, or moved by the module's own `_apply`, or by Lightning
+    (`example_input_array`); where nothing is seen to mix it with a moved tensor; in modules of tests, unless those
+    name the device; and in classes without a `forward` whose methods make all their tensors without a device. Held
+    back as tentative: other classes without a `forward`, what is a parameter on the other path
+    (`nn.Parameter(scale) if learned else scale`) or a default (`torch.zeros(3) if mean is None else mean`), what is
+    told by the text alone, masks that are handed in beside `is_causal=True`, code for an export, attributes that
+    meet what was brought to the host as well (`self.packed.cpu() >> self.shifts`), only what a method is handed
+    that the file never calls, or what is handed on the host beside others on a device, what a helper, a hook or a
+    subclass of the file may bring to the device (`setattr(module, name, value.to(device))`) or register, what is
+    made of something that is handed in (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of
+    a module with parts of its own is handed (`scale: Tensor`) and keeps, classes that override `__setattr__` or
+    `__getattribute__`, or that a decorator of the project changes, attributes whose `data` is set to what is
+    elsewhere, modules that the file reads on the host (`self.policy(x).numpy()`) and moves nowhere, modules that
+    bring their own parts to the host (`self.packed = self.packed.cpu()`), modules that call torch's quantized
+    functions, which run on the host alone, what is made while weights are loaded (`load_weights`) or set anew
+    (`set_prompt`), what a buffer would not cure, made behind the constructor's own `self.to(device)`, in a method
+    that is called later, or of a parameter, with its graph, integers that matrices are multiplied by, for which
+    CUDA has no kernels, a buffer that a call registers, whose `None` takes its place, where another statement sets
+    it again, what meets the input in a branch of a function of the file that it is handed to, what another file may
+    bring to the device (`net.mean = net.mean.cuda()`, a base, or a helper that is handed `self`, that sets whatever
+    attributes there are, or attributes by a variable, as of what was saved, beside the name of this one) or
+    register (a subclass, `net.register_buffer("mean", mean)`), what comes of the two where that is moved at once
+    (`self.table[ids].to(x.device)`, which ran before torch 1.13), anything that a script imports beside what sets a
+    default device in another folder, modules in files of data or transforms, and modules without parameters,
+    buffers or modules of their own, which may be called where data is read, in a file that has no other module with
+    these and moves none, unless they are losses by their names. So is, last, what a buffer alone would not cure:
+    where the method in which it meets a device fails there for something else that is not reported, as
+    `tensor-without-device` has it, or on any device, where all that builds the module does so anew in each step,
+    and where more is to be mended, as a rule: the method reads or makes arrays, or two of what
+    `tensor-without-device` names go together (it has the figures); and where it meets only what a method of a class
+    with layers is handed after its input (`self.table * steps`), which may be as the loader gave it: of nine such
+    findings of the two rules readers held two for true.
 
     It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
     the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
@@ -196,7 +198,7 @@ class UnregisteredTensor(Rule):
             sure = sure and not any(self._may_follow(value) for _, value in stores)
             sure = sure and not _may_be_index(meeting) and not self._is_read_on_host(cls)
             sure = sure and not any(is_under_default(self, self.flow.function(each)) for each, _ in stores)
-            sure = sure and not any(self._is_set_by_loading(each) for each, _ in stores)
+            sure = sure and not any(self._may_be_set_late(each) for each, _ in stores)
             sure = sure and not (is_product(meeting.node) and any(makes_integers(self, each) for each, _ in stores))
             sure = sure and not self._is_handed_host(meeting) and not self._is_registered_below(cls, name)
             sure = sure and not self._may_be_of_data(cls)
@@ -472,11 +474,12 @@ class UnregisteredTensor(Rule):
         late = function.role != CONSTRUCTOR or any(self.source.comes_before(each, statement) for each in moves)
         return late or of_parameter
 
-    def _is_set_by_loading(self, statement: cst.CSTNode) -> bool:
-        """``def load_weights(self, weights): ...; self.table = self.embed.weight * 2``: when weights are loaded, the
-        module may be where it is to be."""
+    def _may_be_set_late(self, statement: cst.CSTNode) -> bool:
+        """``def load_weights(self, weights): ...; self.table = self.embed.weight * 2``, ``def set_prompt(self, text):
+        self.prompt = torch.tensor(encode(text))``, be it called by the constructor, too: when weights are loaded, or
+        the user sets another, the module may be where it is to be."""
         function = self.flow.function(statement)
-        return function is not None and function.name != "__init__" and "load" in function.name
+        return function is not None and function.name != "__init__" and _SETS_LATE.search(function.name) is not None
 
     def _may_follow(self, value: Value) -> bool:
         """``def __init__(self, mean): self.mean = torch.tensor(mean)``, which stays where a tensor is that is handed
@@ -747,6 +750,7 @@ def _is_whole(cls: Class) -> bool:
     return has_parts(cls) and not any(each.project_bases for each in cls.lineage)
 
 
+_SETS_LATE = re.compile(r"load|^set_")
 _IS_LOSS = re.compile("loss|criterion", re.IGNORECASE)
 _HOST_KERNELS = ("torch.nn.quantized.functional.", "torch.ao.nn.quantized.functional.", "torch.ops.quantized.")
 _OF_PARAMETERS = ("torch.nn.ParameterDict", "torch.nn.ParameterList")
