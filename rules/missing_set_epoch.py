@@ -189,18 +189,18 @@ class MissingSetEpoch(Rule):
             return None
         held = f"{bound_name(self.flow, loader)}.sampler"
         lines = [f"{held}.set_epoch({loop.target.value})"]
-        if self._may_be_another(sampler, loader):
+        if self._may_be_another(sampler, loader, loop):
             lines = [f"if isinstance({held}, {self.code(sampler.func)}):", f"    {lines[0]}"]
         line = self.insert_statement(inner, *lines)
         return self.fix("tell the sampler the epoch", line, safe=False) if line is not None else None
 
-    def _may_be_another(self, sampler: cst.Call, loader: cst.Call) -> bool:
-        """``if rank == -1: sampler = RandomSampler(rows)   else: sampler = DistributedSampler(rows)``: others are told
-        no epoch."""
+    def _may_be_another(self, sampler: cst.Call, loader: cst.Call, loop: cst.For) -> bool:
+        """``if rank == -1: sampler = RandomSampler(rows)   else: sampler = DistributedSampler(rows)``, or two loaders,
+        of which one has such a sampler: others are told no epoch."""
         if isinstance(self.enclosing(sampler, cst.IfExp, cst.BaseSmallStatement), cst.IfExp):
             return True
         name, function = bound_name(self.flow, sampler), self.flow.function(sampler)
-        return bool(tests_apart(self, sampler, loader)) or any(
+        return bool(tests_apart(self, sampler, loader) or tests_apart(self, loader, loop)) or any(
             bool(name) and assign.value is not sampler and self.flow.function(assign) is function
             for assign in self.source.nodes_of(cst.Assign)
             if any(dotted(target.target) == name for target in assign.targets)
