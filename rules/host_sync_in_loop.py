@@ -102,7 +102,7 @@ class HostSyncInLoop(Rule):
     wrong: 15 of 16 where a tensor is read element by element, 27 of 36 where a step reads a number that it does not
     need. Of these ten, five are tentative or silent since, or told of the line that stalls; what the step calls, in
     files or objects that are not followed, waits as well in four of the others. In 392 repositories and older releases
-    of packages after that they held 18 of 21 for true and three for arguable: a loop of one turn, a step that waits in
+    of packages after that they held 22 of 25 for true and three for arguable: a loop of one turn, a step that waits in
     a call of `torch.linalg`, and one that waits for a copy of its labels.
 
     One finding a loop speaks of all its needless reads, and one of two neighbours that read element by element. Silent

@@ -72,7 +72,7 @@ class MissingZeroGrad(Rule):
     as one is that measures.
 
     A strict reader held all of 8 findings in 48 repositories for right, and 7 for worth a change. In 392 repositories
-    since, of two one was arguable (the sum is what makes it go on) and one wrong, which is silent now.
+    since, of three one was true, one arguable (the sum is what makes it go on) and one wrong, which is silent now.
 
     ## References
     - [Zeroing out gradients in PyTorch](https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html)
