@@ -214,8 +214,8 @@ class TensorWithoutDevice(Rule):
     14 for arguable (nine of them in two packages, whose next line reads an array) and six for wrong; 15 of these 20
     are tentative since, two tell of what else is there, and one fix names another device. In 392 repositories,
     large and well kept, and 6,866 packages, most of them older releases, after that it told six that were fresh:
-    three were true, two arguable (other things there fail as well) and one, of a product that fails on any device,
-    wrong.
+    three were true, one arguable and two,
+    which fail on any device, wrong.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)

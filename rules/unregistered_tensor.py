@@ -158,7 +158,8 @@ class UnregisteredTensor(Rule):
     one, in a project that sets a default device, for wrong. Both are tentative or silent now. In 493 repositories
     and 7,851 packages after that they held five of eleven for true, three for arguable and three for wrong: mostly
     since the method makes other tensors on the host as well. One of the six is tentative now. In 392 repositories
-    and 6,866 packages after that it told four: one was true, and three arguable; two of these causes are mended.
+    and 6,866 packages after that it told four:
+    one was true, one arguable and two wrong; two of these causes are mended.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
