@@ -90,18 +90,23 @@ def _sets_up(rule: Rule, function: Function) -> bool:
     return function not in rule.flow.step_functions and _SET_UP.match(function.name) is not None
 
 
-def _rebuilds(rule: Rule, function: Function, asked: tuple[Function, ...] = ()) -> bool:
+def _rebuilds(rule: Rule, function: Function, known: dict[Function, bool] | None = None) -> bool:
     """``def extend(self, n): self.emb = nn.Embedding.from_pretrained(torch.cat([self.emb.weight.data,
-    torch.zeros(n, 8)]))``, or what only such a method calls: who builds a module does that, before it is moved."""
+    torch.zeros(n, 8)]))``, or what only such a method calls: who builds a module does that, before it is moved.
+    ``known``: what was found out about callers on the way, each asked once."""
     if function in rule.flow.step_functions or function.cls is None:
         return False
     if any(_replaces_part(function, node) for node in tree.walk(function.node.body)):
         return True
+    known = {} if known is None else known
+    known[function] = False  # for whom calls it and is called by it: a circle that nothing else begins
     callers = {rule.flow.function(call) for call in calls_of(rule, function)}
-    return bool(callers) and all(
-        each is not None and each is not function and each not in asked and _rebuilds(rule, each, (*asked, function))
-        for each in callers
-    )
+    for each in callers:
+        if each is not None and each not in known:
+            known[each] = _rebuilds(rule, each, known)
+        if each is None or not known[each]:
+            return False
+    return bool(callers)
 
 
 def _replaces_part(function: Function, node: cst.CSTNode) -> bool:

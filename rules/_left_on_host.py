@@ -41,9 +41,16 @@ def leaves_more_on_host(rule: Rule, meeting: Meeting, told: Collection[cst.CSTNo
     if any(runs_with(node) for node in _failing(rule, function, told)) or _is_fed_from_host(rule, function, told):
         return True
     # return self.penalise(h)   and that is where the next one is
-    calls = (node for node in tree.walk(function.node.body) if isinstance(node, cst.Call) and runs_with(node))
-    called = {each for call in calls if (each := function_called(rule.flow, function, call)) is not None}
-    return any(_surely_runs(rule, node) for each in called - {function} for node in _failing(rule, each, told))
+    called = {each for call, each in _calls_others(rule, function) if runs_with(call)}
+    return any(_surely_runs(rule, node) for each in called for node in _failing(rule, each, told))
+
+
+def _calls_others(rule: Rule, function: Function) -> Iterator[tuple[cst.Call, Function]]:
+    """The calls of a function, and the other functions of the file that they run."""
+    for node in tree.walk(function.node.body):
+        called = function_called(rule.flow, function, node) if isinstance(node, cst.Call) else None
+        if isinstance(node, cst.Call) and called is not None and called is not function:
+            yield node, called
 
 
 def _surely_runs(rule: Rule, node: cst.CSTNode) -> bool:
@@ -75,8 +82,7 @@ def left_in_called(
     function = rule.flow.function(node)
     if function is None:
         return []
-    calls = (each for each in tree.walk(function.node.body) if isinstance(each, cst.Call))
-    called = {each for call in calls if (each := function_called(rule.flow, function, call)) is not None} - {function}
+    called = {each for _, each in _calls_others(rule, function)}
     return [each for each in found if each not in told and rule.flow.function(each) in called][:SHOWN]
 
 

@@ -29,9 +29,8 @@ def is_on_the_side(rule: Rule, function: Function, cls: Class, meeting: Meeting)
     parts = _parts_of(function, place.name)
     if place.name == first and not parts:
         return False
-    has_weights = has_parts(cls)
     if not parts:
-        return has_weights  # what a loss compares is together, as a rule
+        return comes_after_input(function, cls, place)
     named = [_part(node) for node in tree.walk(meeting.there_node)]
     part = next((each for each in named if each in parts), "")
     counted = (
@@ -39,15 +38,15 @@ def is_on_the_side(rule: Rule, function: Function, cls: Class, meeting: Meeting)
         for node in tree.walk(function.node.body)
         if isinstance(node, cst.Call | cst.BinaryOperation) and _holds(node, part)
     )
-    if has_weights:  # self.net(batch["rows"]), batch["rows"] + self.shift
+    if has_parts(cls):  # self.net(batch["rows"]), batch["rows"] + self.shift
         return not any(rule.flow.value(node).place.name == "self" for node in counted)
     return place.name == first or not any(_holds(node, first) for node in counted)  # x - target["x"]
 
 
 def comes_after_input(function: Function, cls: Class, place: Place) -> bool:
     """``def forward(self, x, mask): ... mask + torch.arange(n)``, where the class has layers: `x` is where the module
-    is, and what comes with it may be as the loader gave it. Of nine such findings that readers judged, two were true;
-    of 40 about the first, 30."""
+    is, and what comes with it may be as the loader gave it; what a loss compares is together, as a rule. Of nine such
+    findings that readers judged, two were true; of 40 about the first, 30."""
     others = function.params[function.takes_self + 1 :]
     return has_parts(cls) and any(param.name.value == place.name for param in others)
 

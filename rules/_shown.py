@@ -279,11 +279,12 @@ def _is_told(rule: Rule, function: Function, name: str) -> bool:
         for call in calls_that_run(rule, function):
             caller = rule.flow.function(call)
             for each in given_to(call, function, param):
-                handed_on = (caller, dotted(each)) if caller is not None else None
-                if handed_on is not None and handed_on[1] in handed_on[0].param_names - handed_on[0].assigned:
+                given = dotted(each)
+                if caller is not None and given in caller.param_names - caller.assigned:
                     # def draw_all(device=None): return draw(3, device)
-                    todo += [handed_on] if handed_on not in seen else []
-                    seen.add(handed_on)
+                    if (caller, given) not in seen:
+                        seen.add((caller, given))
+                        todo.append((caller, given))
                 elif not leaves_on_host(rule, each):
                     return True
     return False

@@ -111,19 +111,18 @@ class InvalidDeviceArgument(Rule):
 
     Of 73 findings in repositories that nobody had tuned for, 48 were worth a change. All but four of the others are as
     it says, where nobody comes by: branches that no caller takes, code that was copied and is not run. In 48 more
-    repositories, strict readers held all four findings that are told by default for true, and two of three
-    tentative ones; what the third showed is mended. In 2,596 more they held twelve of 28 for true: fourteen of the
-    others stood in one project, whose own tensors were taken for torch's. None of the sixteen is told now. In 3,486
-    more they held 21 of 22 for true. In 440 repositories and 3,726 packages after that they held 31 of 42 for true,
-    seven for arguable and four for wrong: six of one project, where the context manager as a statement would have
-    selected the device that is in use anyway, and four of another, where a default makes a string of what is
-    annotated as a device. Both are tentative or silent now. In 366 repositories and 11,399 packages since, they
-    held nine of ten for true, and one for arguable, whose fix is not offered any more; in 485 repositories and
-    5,552 packages after that six of seven, and one, in a branch that no dtype of numpy enters, for arguable. In 493
-    repositories and 7,851 packages after that they held two of seven for true; four of the others were one fault of
-    one package, whose fix called a name that is a string on another path and now stands where the name is bound,
-    and one a project with modules of its own. In 392 repositories and 6,866 packages after that it told five, all
-    true.
+    repositories, strict readers held all four findings that are told by default for true, and two of three tentative
+    ones; what the third showed is mended. In 2,596 more they held twelve of 28 for true: fourteen of the others stood
+    in one project, whose own tensors were taken for torch's. None of the sixteen is told now. In 3,486 more they held
+    21 of 22 for true. In 440 repositories and 3,726 packages after that they held 31 of 42 for true, seven for arguable
+    and four for wrong: six of one project, where the context manager as a statement would have selected the device that
+    is in use anyway, and four of another, where a default makes a string of what is annotated as a device. Both are
+    tentative or silent now. In 366 repositories and 11,399 packages since, they held nine of ten for true, and one for
+    arguable, whose fix is not offered any more; in 485 repositories and 5,552 packages after that six of seven, and
+    one, in a branch that no dtype of numpy enters, for arguable. In 493 repositories and 7,851 packages after that they
+    held two of seven for true; four of the others were one fault of one package, whose fix called a name that is a
+    string on another path and now stands where the name is bound, and one a project with modules of its own. In 392
+    repositories and 6,866 packages after that it told five, all true.
 
     ## References
     - [torch.Tensor.cuda](https://pytorch.org/docs/stable/generated/torch.Tensor.cuda.html)

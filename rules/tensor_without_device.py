@@ -127,42 +127,41 @@ class TensorWithoutDevice(Rule):
     (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed is its input, where the module has parts
     with weights: what comes after that, or is an entry that no part is called with (`target["boxes"]`), may be as the
     loader gave it; nobody asks the method that puts the other side somewhere to put it on the host
-    (`self.place("cpu")`). Data
-    (`torch.tensor(found)`), which may be meant to stay on the host, or be a single number, is told only where it meets
-    a module or what that has, or what is on a device of a name (`device`); or where it is written out
-    (`torch.tensor([0.2, 0.8])`) and meets what is on `"cuda"`, or handed in and as it was. It is nothing of integers in
-    a function that multiplies matrices: CUDA has no kernels for these.
+    (`self.place("cpu")`). Data (`torch.tensor(found)`), which may be meant to stay on the host, or be a single number,
+    is told only where it meets a module or what that has, or what is on a device of a name (`device`); or where it is
+    written out (`torch.tensor([0.2, 0.8])`) and meets what is on `"cuda"`, or handed in and as it was. It is nothing of
+    integers in a function that multiplies matrices: CUDA has no kernels for these.
 
     The rest is tentative. So is what meets something that a test decides to move (`if cuda.is_available(): x =
     x.cuda()`), and what is indexed by something that was brought to a device (`table[found.to(device)]`), which ran
-    before torch 1.13, or, in a script that says `device="cpu"`, by anything elsewhere. So are sums that
-    nothing reads, sizes with a true division (`torch.ones(n / 2)` raises anywhere), and what is given back on the host
-    by one way of a function, and on a device by another: who asks for it may read it on the host. So is what a method
-    that no step calls puts in the place of a buffer, since the module may be moved afterwards; and what is found in
-    files that export models, where an object is built with the host for its device somewhere in the project
-    (`Rope("cpu", config)`), in tests that do not move what they run, below a flag of the function or the constructor
-    that is off by default, or an attribute that is off from the start and never set again (`False`, `0`, `None`), in
-    programs for processors that a model is compiled for (`import poptorch`), in scripts that nobody imports and that
-    say no word of devices, where no file that imports this one, directly or in turn, brings anything to a device (of 32
-    findings that readers looked at, this held back 14 of 17 that were arguable, and none of 11 that were true), and
-    where the device is an argument (`device=None`) that no call in the file gives. So is what processes gather with
-    accelerate, which does nothing where there is one. So is, in files about models, or what is used as a tensor where
-    nothing has to do with numpy, what meets something that a function was handed though nothing in the file has to do
-    with devices, or with what something unknown makes of that (`x = pad(x)`), what a helper that takes no tensors
-    makes, what a method makes that tries its module out (it gives nothing back and keeps nothing) or that no step calls
-    and whose name says that it sets something up (`initialize_`, `set_`, `load_`), and what is made with the sizes or
-    the type of something and meets that (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere for what
-    a model gives (`action = self.policy(x)`). None of these is told where the function moves anything. Nor is it sure
-    what stands close by something on a device: beside others that are made there in one call or literal, for which it
-    stands in another branch or method, that is handed to a model with it, joined with it through a list, or returned
-    with it; a line between two such; what meets something that torch computes from nobody knows what, where the
-    function, or the class by its `self.device`, makes other things on a device; and what an optimizer keeps as the
-    state of a parameter. So is, last, what takes its sizes or type from a tensor, or from the rows of a list, and is
-    returned, kept, filled from that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows that
-    the two meet: where nothing in the function brings anything to the host, nothing there or after its calls in the
-    file moves it, and it is no index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch
-    replaces, and no lengths, which some functions want on the host. A reader held 4 of 26 such findings for worth a
-    change, 14 for harmless and 8 for wrong; 16 of these 22, and none of the four, are silent since.
+    before torch 1.13, or, in a script that says `device="cpu"`, by anything elsewhere. So are sums that nothing reads,
+    sizes with a true division (`torch.ones(n / 2)` raises anywhere), and what is given back on the host by one way of a
+    function, and on a device by another: who asks for it may read it on the host. So is what a method that no step
+    calls puts in the place of a buffer, since the module may be moved afterwards; and what is found in files that
+    export models, where an object is built with the host for its device somewhere in the project (`Rope("cpu",
+    config)`), in tests that do not move what they run, below a flag of the function or the constructor that is off by
+    default, or an attribute that is off from the start and never set again (`False`, `0`, `None`), in programs for
+    processors that a model is compiled for (`import poptorch`), in scripts that nobody imports and that say no word of
+    devices, where no file that imports this one, directly or in turn, brings anything to a device (of 32 findings that
+    readers looked at, this held back 14 of 17 that were arguable, and none of 11 that were true), and where the device
+    is an argument (`device=None`) that no call in the file gives. So is what processes gather with accelerate, which
+    does nothing where there is one. So is, in files about models, or what is used as a tensor where nothing has to do
+    with numpy, what meets something that a function was handed though nothing in the file has to do with devices, or
+    with what something unknown makes of that (`x = pad(x)`), what a helper that takes no tensors makes, what a method
+    makes that tries its module out (it gives nothing back and keeps nothing) or that no step calls and whose name says
+    that it sets something up (`initialize_`, `set_`, `load_`), and what is made with the sizes or the type of something
+    and meets that (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action
+    = self.policy(x)`). None of these is told where the function moves anything. Nor is it sure what stands close by
+    something on a device: beside others that are made there in one call or literal, for which it stands in another
+    branch or method, that is handed to a model with it, joined with it through a list, or returned with it; a line
+    between two such; what meets something that torch computes from nobody knows what, where the function, or the class
+    by its `self.device`, makes other things on a device; and what an optimizer keeps as the state of a parameter. So
+    is, last, what takes its sizes or type from a tensor, or from the rows of a list, and is returned, kept, filled from
+    that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows that the two meet: where nothing
+    in the function brings anything to the host, nothing there or after its calls in the file moves it, and it is no
+    index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch replaces, and no lengths, which
+    some functions want on the host. A reader held 4 of 26 such findings for worth a change, 14 for harmless and 8 for
+    wrong; 16 of these 22, and none of the four, are silent since.
 
     Nor is it sure what meets what a method, or a function of elsewhere, has made of a tensor that was handed in
     (`shift, scale = self.heads(x)`), or is a sum of losses in place, or of what is counted beside a result (`usage +=
@@ -199,23 +198,22 @@ class TensorWithoutDevice(Rule):
 
     In 2,405 more repositories and packages strict readers held 51 of 62 for true, seven for arguable and four for
     wrong; the causes of all but two are mended. Then what helpers of `forward` are handed, right in two of three,
-    became tentative: in 2,596 more they held 64 of 67 for true, two for arguable and one, in a project for torch
-    1.11, for wrong. In 713 more they held 21 of 28 for true; four of six wrong ones were of one cause in one file,
-    and are tentative like the others. In 2,773 packages after that they held 70 of 73 for true, one for arguable
-    and two for wrong: a default type that an outside package sets, and a lazy sum of gpytorch. In 440 repositories
-    and 3,726 packages after that they held 101 of 113 for true, seven for arguable and five for wrong: mostly each
-    of a cause of its own, and five because the device that the fix named was not the right one there. All but two
-    of the causes are mended. In 366 repositories and 4,991 packages after that they held 21 of 28 for true, four
-    for arguable and three for wrong; all of these causes are mended, three of which were fixes that only moved the
-    error. In 6,408 packages with one file of torch each, after that, they held all eight for true. In 485
-    repositories since, they held 16 of 22 for true and six for arguable, five of them because something else in the
-    same function fails as well; where that is not reported, findings are tentative now, and in 5,552 packages after
-    that they held all nine for true. In 493 repositories and 7,851 packages after that they held 21 of 41 for true,
-    14 for arguable (nine of them in two packages, whose next line reads an array) and six for wrong; 15 of these 20
-    are tentative since, two tell of what else is there, and one fix names another device. In 392 repositories,
-    large and well kept, and 6,866 packages, most of them older releases, after that it told six that were fresh:
-    three were true, one arguable and two,
-    which fail on any device, wrong.
+    became tentative: in 2,596 more they held 64 of 67 for true, two for arguable and one, in a project for torch 1.11,
+    for wrong. In 713 more they held 21 of 28 for true; four of six wrong ones were of one cause in one file, and are
+    tentative like the others. In 2,773 packages after that they held 70 of 73 for true, one for arguable and two for
+    wrong: a default type that an outside package sets, and a lazy sum of gpytorch. In 440 repositories and 3,726
+    packages after that they held 101 of 113 for true, seven for arguable and five for wrong: mostly each of a cause of
+    its own, and five because the device that the fix named was not the right one there. All but two of the causes are
+    mended. In 366 repositories and 4,991 packages after that they held 21 of 28 for true, four for arguable and three
+    for wrong; all of these causes are mended, three of which were fixes that only moved the error. In 6,408 packages
+    with one file of torch each, after that, they held all eight for true. In 485 repositories since, they held 16 of 22
+    for true and six for arguable, five of them because something else in the same function fails as well; where that is
+    not reported, findings are tentative now, and in 5,552 packages after that they held all nine for true. In 493
+    repositories and 7,851 packages after that they held 21 of 41 for true, 14 for arguable (nine of them in two
+    packages, whose next line reads an array) and six for wrong; 15 of these 20 are tentative since, two tell of what
+    else is there, and one fix names another device. In 392 repositories, large and well kept, and 6,866 packages, most
+    of them older releases, after that it told six that were fresh: three were true, one arguable and two, which fail on
+    any device, wrong.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)

@@ -42,6 +42,8 @@ FAULTS = Path(__file__).with_name("faults.jsonl")
 #: What is missed of these is not to be looked at, so that they tell what is found of faults that nobody worked on.
 KEPT_ASIDE = ("newest", "untouched")
 SLACK = 1  # lines around the one that a reader has pointed at
+#: What may be selected, and the options that do.
+SELECTIONS = {"all": ("--select", "ALL"), "default": (), "tentative": ("--extend-select", "tentative")}
 
 
 @dataclass
@@ -102,10 +104,6 @@ def read(clones: Path, fault: Fault) -> bool:
         texts.append(shown.stdout.decode(errors="replace"))
     fault.before, fault.after = texts
     return True
-
-
-#: What may be selected, and the options that do.
-SELECTIONS = {"all": ("--select", "ALL"), "default": (), "tentative": ("--extend-select", "tentative")}
 
 
 def lint(files: dict[Path, str], selected: str) -> dict[Path, list[tuple[str, range]]]:
