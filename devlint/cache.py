@@ -69,7 +69,7 @@ def key(raw: bytes, name: str, ignored: Iterable[str]) -> str:
     return digest(repr((name, tuple(ignored))).encode("utf-8", "surrogateescape") + b"\0" + raw)
 
 
-#: Findings as stored: numbers of the facts and groups they rest on, and they themselves.
+#: Findings as stored: numbers of the facts and groups they rest on, and how many were held back with the others.
 _Entry = list[Any]
 #: A file or folder that was asked, with its state and digest then.
 _Place = tuple[str, tuple[int, ...] | None, str]
@@ -248,16 +248,22 @@ class Cache:
         """The findings stored under ``key``, where every fact they rest on still holds."""
         new = self._new_findings.get(key)
         if new is not None:
-            return [Finding.from_data(data) for data in new[-1]]
+            return [Finding.from_data(data) for data in new[-1][1]]
         stored = self._stored.get(key)
         if stored is None:
             return None
-        block, used, found = stored
+        block, used, (_, found) = stored
         return [Finding.from_data(data) for data in found] if self._hold(block, used) else None
 
-    def put(self, key: str, findings: Iterable[Finding], rests: Rests | None = None) -> None:
-        """Keep findings, with what they rest on."""
-        self._new_findings[key] = rests, [finding.to_data() for finding in findings]
+    def held(self, key: str) -> int:
+        """How many tentative findings were held back beside those stored under ``key``. Raises ``KeyError``."""
+        known = self._new_findings.get(key) or self._stored[key]
+        count: int = known[-1][0]
+        return count
+
+    def put(self, key: str, findings: Iterable[Finding], rests: Rests | None = None, held: int = 0) -> None:
+        """Keep findings, with what they rest on, and how many tentative ones were held back."""
+        self._new_findings[key] = rests, [held, [finding.to_data() for finding in findings]]
 
     def _hold(self, block: _Block, used: Iterable[int]) -> bool:
         """Whether facts and groups hold now."""

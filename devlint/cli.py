@@ -437,11 +437,12 @@ def _conclude(
     if not given["fix_only"]:
         _deliver(_report(outcome, common, given, text, stdout), given["output_file"], stdout)
         if common.output_format == "concise" and not given["quiet"]:
-            from devlint.report import fixable
+            from devlint.report import fixable, held_back
 
-            hint = fixable([(file.name, finding) for file, finding in outcome.findings], common.unsafe_fixes)
-            if hint:
-                _tell(f"{hint}.")
+            fixes = fixable([(file.name, finding) for file, finding in outcome.findings], common.unsafe_fixes)
+            for hint in (fixes, held_back(outcome.held)):
+                if hint:
+                    _tell(f"{hint}.")
     if failed:
         return FAILURE
     if given["exit_zero"]:
@@ -487,6 +488,7 @@ def _report(
         fixed=len(outcome.applied),
         unsafe_fixes=common.unsafe_fixes,
         quiet=given["quiet"],
+        held=outcome.held,
     )
 
 

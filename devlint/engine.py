@@ -30,11 +30,13 @@ _NAMES = (*FRAMEWORKS, *(b"\0".join(bytes([byte]) for byte in name) for name in 
 
 @dataclass
 class Checked:
-    """What one check gave: findings, the facts of other files they rest on, seconds by phase and rule."""
+    """What one check gave: findings, the facts of other files they rest on, seconds by phase and rule, and how many
+    tentative findings were held back."""
 
     findings: list[Finding]
     used: frozenset[Fact | Basis] = frozenset()
     seconds: dict[str, float] = field(default_factory=dict)
+    held: int = 0
 
 
 def check(raw: bytes, path: str, settings: Settings, project: View | None = None) -> list[Finding]:
@@ -102,7 +104,9 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
         findings += rule.findings
         lap(f"rule {name}")
     findings = suppress.apply(source, findings, enabled, unused=UNUSED_IGNORE in enabled)
+    held = 0
     if TENTATIVE not in enabled:  # after the comments: one that silences a tentative finding is no useless one
+        held = sum(f.tentative for f in findings)
         findings = [f for f in findings if not f.tentative]
     findings.sort(key=lambda f: (f.span, f.rule, f.message))
     used = flow.used
@@ -110,7 +114,7 @@ def _inspect(raw: bytes, path: str, settings: Settings, project: View | None) ->
         project.keep_tree(source.text, source.module)
     flow.let_go()
     lap("suppress")
-    return Checked(findings, used, seconds)
+    return Checked(findings, used, seconds, held)
 
 
 def _internal_error(error: Exception) -> Finding:

@@ -35,25 +35,26 @@ class Fixed:
     """What fixing gave.
 
     ``applied`` are the findings whose fixes went in, in order; ``remaining`` what a check of ``raw`` finds; ``refused``
-    says of each fix that could not be written why.
+    says of each fix that could not be written why; ``held`` is how many tentative findings of ``raw`` are held back.
     """
 
     raw: bytes
     applied: tuple[Finding, ...]
     remaining: tuple[Finding, ...]
     refused: tuple[str, ...]
+    held: int = 0
 
 
 def fix(raw: bytes, path: str, settings: Settings, *, unsafe: bool, project: View | None = None) -> Fixed:
     """Apply safe fixes, and with ``unsafe`` the others too, until nothing changes."""
     from devlint import engine
 
-    findings = engine.check(raw, path, settings, project)
+    checked = engine.inspect(raw, path, settings, project)
     applied: list[Finding] = []
     refused: list[str] = []
     history: list[tuple[bytes, int]] = []  # each round's text, and how many fixes had led there
     while True:
-        offered = [f for f in findings if f.fix is not None and (f.fix.safe or unsafe)]
+        offered = [f for f in checked.findings if f.fix is not None and (f.fix.safe or unsafe)]
         refused = []
         if not offered:
             break
@@ -75,10 +76,10 @@ def fix(raw: bytes, path: str, settings: Settings, *, unsafe: bool, project: Vie
                 f"the fixes of {_rules(applied[before[0] :])} undo each other and were left out; please report it"
             ]
             applied = applied[: before[0]]
-        findings = engine.check(raw, path, settings, project)
+        checked = engine.inspect(raw, path, settings, project)
         if before:
             break
-    return Fixed(raw, tuple(applied), tuple(findings), tuple(refused))
+    return Fixed(raw, tuple(applied), tuple(checked.findings), tuple(refused), checked.held)
 
 
 def _rules(findings: Iterable[Finding]) -> str:

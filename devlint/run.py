@@ -68,7 +68,8 @@ class Change:
 
 @dataclass
 class Outcome:
-    """What a run found and did. ``problems`` are what could not be done, ``notes`` are for ``--verbose``."""
+    """What a run found and did. ``problems`` are what could not be done, ``notes`` are for ``--verbose``; ``held`` is
+    how many tentative findings were held back without anybody's saying so."""
 
     findings: list[tuple[File, Finding]] = field(default_factory=list)
     applied: list[tuple[File, Finding]] = field(default_factory=list)
@@ -78,6 +79,11 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     checked: int = 0
+    held: int = 0
+
+    def add_held(self, file: File, held: int) -> None:
+        if held and file.settings.offers_tentative(file.path):
+            self.held += held
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
         for phase, spent in seconds.items():
@@ -96,6 +102,7 @@ class _Done:
     findings: list[Finding] = field(default_factory=list)
     applied: tuple[Finding, ...] = ()
     refused: tuple[str, ...] = ()
+    held: int = 0
     rests: Rests | None = None
     page: Page | None = None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -215,6 +222,7 @@ def _from_cache(
             pending.append((file, size))
         else:
             results[file.path] = findings
+            outcome.add_held(file, cache.held(content))
     outcome.notes.append(f"files: {len(files)}, {len(results)} from the cache")
     return pending
 
@@ -272,7 +280,7 @@ def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
     try:
         project = index.view(file.path, file.name)
         checked = engine.inspect(raw, file.name, file.settings, project)
-        done.findings, done.seconds = checked.findings, checked.seconds
+        done.findings, done.seconds, done.held = checked.findings, checked.seconds, checked.held
         if plan.use_cache:
             done.rests = index.ledger.rests(checked.used)
             done.page = index.ledger.new_page(index.seen)
@@ -283,7 +291,7 @@ def _process(done: _Done, plan: Plan, index: ProjectIndex) -> _Done:
 
             fixed = fix.fix(raw, file.name, file.settings, unsafe=plan.allows_unsafe(file.settings), project=project)
             done.after, done.findings = fixed.raw, list(fixed.remaining)
-            done.applied, done.refused = tuple(fixed.applied), tuple(fixed.refused)
+            done.applied, done.refused, done.held = tuple(fixed.applied), tuple(fixed.refused), fixed.held
         else:
             from devlint import suppress
 
@@ -321,9 +329,10 @@ def _settle(done: _Done, plan: Plan, caches: _Caches, results: dict[str, list[Fi
     elif done.cacheable:
         cache = caches.get(file.settings)
         if cache is not None and done.stat is not None:
-            cache.put(done.key, findings, done.rests)
+            cache.put(done.key, findings, done.rests, done.held)
             cache.seen(file.name, done.stat, done.key)
     results[file.path] = findings
+    outcome.add_held(file, done.held)
 
 
 def _write(done: _Done, outcome: Outcome) -> bool:

@@ -244,6 +244,34 @@ def test_quiet_text_is_findings_alone(toys: Path) -> None:
     assert check("a.py", "b.py").stdout.startswith(found + "\nFound 1 error and 1 warning")
 
 
+HELD = "2 tentative findings held back; `--extend-select tentative` shows them.\n"
+
+
+def test_what_is_held_back_is_counted_and_its_option_named(toys: Path) -> None:
+    write(toys, e="perhaps_fatal", f="perhaps_fatal\nperhaps_trial  # of a rule that is off")
+    for _ in range(2):  # checked, and from the cache
+        assert check("e.py", "f.py").stdout == "All clear: 2 files checked.\n" + HELD
+    assert check("--no-cache", "--output-format", "concise", "e.py", "f.py").stderr == HELD
+    assert check("b.py", "e.py", "f.py").stdout.endswith("1 fixable with `--fix`.\n" + HELD)
+    assert check("--fix", "b.py", "e.py", "f.py").stdout == "Fixed 1 fault. All clear: 3 files checked.\n" + HELD
+    assert "held back" not in check("--extend-select", "tentative", "e.py", "f.py").stdout
+
+
+def test_what_somebody_does_not_want_is_not_offered(toys: Path) -> None:
+    write(toys, e="perhaps_fatal", f="perhaps_fatal")
+    for args in (["--ignore", "tentative"], ["--ignore", "nursery"], ["-q"], ["--output-format", "json"]):
+        assert "held back" not in check(*args, "e.py", "f.py").output
+    (toys / "devlint.toml").write_text('[per-file-ignores]\n"e.py" = ["tentative"]\n')
+    assert check("e.py", "f.py").stdout.endswith(
+        "1 tentative finding held back; `--extend-select tentative` shows it.\n"
+    )
+
+
+def test_what_a_comment_silences_is_not_offered(toys: Path) -> None:
+    write(toys, e="poor; perhaps_fatal  # devlint: ignore[fatal-name]")
+    assert check("--fix", "e.py").stdout == "Fixed 1 fault. All clear: 1 file checked.\n"
+
+
 def test_nothing_is_all_clear_where_nothing_could_be_checked(toys: Path) -> None:
     assert check("nope.py").stdout == "Nothing was checked.\n"
 

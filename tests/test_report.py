@@ -105,6 +105,17 @@ def test_text_separates_findings_by_a_blank_line_and_counts_levels():
         ((), {}, "All clear: 14 files checked.\n"),
         ((), {"files_checked": 1}, "All clear: 1 file checked.\n"),
         ((), {"fixed": 2}, "Fixed 2 faults. All clear: 14 files checked.\n"),
+        (
+            (),
+            {"held": 1},
+            "All clear: 14 files checked.\n1 tentative finding held back; `--extend-select tentative` shows it.\n",
+        ),
+        (
+            (UNUSED,),
+            {"held": 2},
+            "Found 1 warning in 1 of 14 files; 1 fixable with `--fix --unsafe-fixes`.\n"
+            "2 tentative findings held back; `--extend-select tentative` shows them.\n",
+        ),
         ((UNUSED,), {}, "Found 1 warning in 1 of 14 files; 1 fixable with `--fix --unsafe-fixes`.\n"),
         (
             (UNUSED,),
@@ -114,7 +125,7 @@ def test_text_separates_findings_by_a_blank_line_and_counts_levels():
         ((Finding("r", "memory", "warning", "m", Span(1, 1, 1, 2)),) * 2, {}, "Found 2 warnings in 1 of 14 files.\n"),
     ],
 )
-def test_the_summary_says_what_was_found_and_what_can_be_fixed(findings, options, summary):
+def test_the_summary_says_what_was_found_what_can_be_fixed_and_what_was_held_back(findings, options, summary):
     assert render("text", *findings, **options).rpartition("\n\n")[2] == summary
 
 

@@ -21,7 +21,8 @@ class Report:
 
     ``findings`` are pairs of a path as shown and a finding, sorted; ``sources`` gives a file's text, ``None`` where
     it cannot be had; ``width`` is the terminal's; ``fixed`` counts the faults already repaired. With ``unsafe_fixes``
-    the option ``--fix`` applies unsafe fixes too; ``quiet`` leaves out what is no finding.
+    the option ``--fix`` applies unsafe fixes too; ``quiet`` leaves out what is no finding. ``held`` tentative findings
+    are there to be asked for.
     """
 
     findings: Sequence[tuple[str, Finding]]
@@ -32,6 +33,7 @@ class Report:
     fixed: int
     unsafe_fixes: bool
     quiet: bool
+    held: int
 
 
 def render(
@@ -45,10 +47,11 @@ def render(
     fixed: int = 0,
     unsafe_fixes: bool = False,
     quiet: bool = False,
+    held: int = 0,
 ) -> str:
     """The report in one of :data:`FORMATS`: empty, or ending with a newline, and always encodable as UTF-8."""
     module = importlib.import_module(f"{__name__}.{output_format.replace('-', '_')}")
-    text: str = module.render(Report(findings, sources, color, width, files_checked, fixed, unsafe_fixes, quiet))
+    text: str = module.render(Report(findings, sources, color, width, files_checked, fixed, unsafe_fixes, quiet, held))
     return text
 
 
@@ -61,6 +64,16 @@ def fixable(findings: Sequence[tuple[str, Finding]], unsafe_fixes: bool) -> str:
     if now:
         return f"{now} fixable with `--fix`"
     return f"{more} fixable with `--fix --unsafe-fixes`" if more else ""
+
+
+def held_back(held: int) -> str:
+    """How to see the tentative findings that were held back; empty where there are none."""
+    if not held:
+        return ""
+    shows = "finding held back; `--extend-select tentative` shows it"
+    if held > 1:
+        shows = "findings held back; `--extend-select tentative` shows them"
+    return f"{held} tentative {shows}"
 
 
 def statistics(findings: Sequence[tuple[str, Finding]], output_format: str, color: bool) -> str:

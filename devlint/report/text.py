@@ -1,4 +1,4 @@
-"""``text``: findings for people, with code frames, notes and fixes, and one line that sums up."""
+"""``text``: findings for people, with code frames, notes and fixes, and lines that sum up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
 from devlint.finding import Edit, Finding, Fix, Note, Span
-from devlint.report import Report, fixable
+from devlint.report import Report, fixable, held_back
 from devlint.report.frame import CONTEXT, Row, clip, frame, split_lines
 from devlint.report.style import Style, printable
 
@@ -33,13 +33,15 @@ def render(report: Report) -> str:
 
 
 def summary(report: Report, style: Style) -> str:
-    """The last line: what was found, where, and what the fix options would do about it."""
+    """The last lines: what was found, where, what the fix options would do about it, and what was held back."""
     files = "1 file" if report.files_checked == 1 else f"{report.files_checked} files"
     fixed = f"Fixed {_count(report.fixed, 'fault')}. " if report.fixed else ""
     if not report.findings and not report.files_checked:
         return "Nothing was checked."
+    more = held_back(report.held)
+    after = f"\n{more}." if more else ""
     if not report.findings:
-        return fixed + style.good("All clear:") + f" {files} checked."
+        return fixed + style.good("All clear:") + f" {files} checked.{after}"
     levels = [finding.level for _, finding in report.findings]
     counts = [
         style.level(level, _count(levels.count(level), level)) for level in ("error", "warning") if level in levels
@@ -47,7 +49,7 @@ def summary(report: Report, style: Style) -> str:
     affected = len({path for path, _ in report.findings})
     text = f"{fixed}Found {' and '.join(counts)} in {affected} of {files}"
     hint = fixable(report.findings, report.unsafe_fixes)
-    return f"{text}; {hint}." if hint else f"{text}."
+    return (f"{text}; {hint}." if hint else f"{text}.") + after
 
 
 def _count(number: int, what: str) -> str:
