@@ -102,118 +102,53 @@ class TensorWithoutDevice(Rule):
     one (`x.index_select(0, i, device=d)`).
 
     ## Limits
-    Zero-dimensional host tensors may mix with device tensors in elementwise operations and are not reported
-    there. Silent in code that runs under a default device (`torch.set_default_device`, `with torch.device(...)`), and
-    wherever one of the two places is not known, as that of a factory with `**options` is. A factory that is given
-    tensors goes where they are (`torch.sparse_coo_tensor(indices, values)`, `torch.linspace(0, high, 5)`). Silent,
-    too, for the modules of tests and of scripts that never speak of a device, below a flag that is off in every call
-    of the file, and where what was made meets others on the host as well. A tensor that a function was handed counts
-    as being on a device where the file has to do with devices, or its annotation or the docstring says that it is one
-    and the file knows no numpy; the file is not about tests, nor about data, unless it makes other things where its
-    input is; and no call in it hands over what is on the host; in a function that a decorator takes and nobody calls,
-    where that speaks of devices.
+    Silent where one of the two places is not known, and where torch or the project makes it right:
 
-    By default only what is plain is told. The other side is the module's own, is on a device that the code names, or
-    was handed to `forward` or a training step itself (what these call may be handed anything), or to a plain function
-    that the file calls with what is on a device, and with nothing else. The tensor gets there on a straight path: no
-    branch or turn of a loop lies in between, nor a constructor, but for that of a plain object, where nothing else is
-    ever put in its place; nothing else may have taken its place, at most one test stands above both, and that does not
-    ask for a remainder (`n % 2`) or a size (`points.shape[-1] == 2`). What they meet in takes them as they are: not a
-    module of unknown make, nor the mask of `nn.TransformerEncoder`, which drops a causal one. No `except` around it
-    catches the error, no caller in the file sets a default device, the module brings neither itself nor some of its
-    parts elsewhere (`self.to("cpu")`, a `to` of its own, `self.head = nn.Linear(8, 2).to("cuda:1")`), no `cuda` of its
-    own brings a part back, no initializer makes the tensor before anybody moves the module, nothing on the way is read
-    as an array (`states.numpy()`), `forward` moves no other of its inputs, nor what comes of the two
-    (`torch.cat([torch.zeros(1), rows]).to(x.device)`), and what it was handed is its input, where the module has parts
-    with weights: what comes after that, or is an entry that no part is called with (`target["boxes"]`), may be as the
-    loader gave it; nobody asks the method that puts the other side somewhere to put it on the host
-    (`self.place("cpu")`). Data (`torch.tensor(found)`), which may be meant to stay on the host, or be a single number,
-    is told only where it meets a module or what that has, or what is on a device of a name (`device`); or where it is
-    written out (`torch.tensor([0.2, 0.8])`) and meets what is on `"cuda"`, or handed in and as it was. It is nothing of
-    integers in a function that multiplies matrices: CUDA has no kernels for these.
+    - tensors without dimensions may mix with device tensors in elementwise operations;
+    - a default device may be set (`torch.set_default_device`, `with torch.device(...)`), be it by a caller or a script
+      that imports the file;
+    - factories go where the tensors are that they are given (`torch.sparse_coo_tensor(indices, values)`,
+      `torch.linspace(0, high, 5)`), and those with `**options` may be told a device;
+    - what was made meets others on the host as well, or is below a flag that is off in every call of the file;
+    - a parameter counts as on a device where its file has to do with devices, or its annotation or the docstring says
+      that it is a tensor and the file knows no numpy; not in files about tests or data, unless the function makes other
+      things where its input is, and not where a call in the file hands over what is on the host.
 
-    The rest is tentative. So is what meets something that a test decides to move (`if cuda.is_available(): x =
-    x.cuda()`), and what is indexed by something that was brought to a device (`table[found.to(device)]`), which ran
-    before torch 1.13, or, in a script that says `device="cpu"`, by anything elsewhere. So are sums that nothing reads,
-    sizes with a true division (`torch.ones(n / 2)` raises anywhere), and what is given back on the host by one way of a
-    function, and on a device by another: who asks for it may read it on the host. So is what a method that no step
-    calls puts in the place of a buffer, since the module may be moved afterwards; and what is found in files that
-    export models, where an object is built with the host for its device somewhere in the project (`Rope("cpu",
-    config)`), in tests that do not move what they run, below a flag of the function or the constructor that is off by
-    default, or an attribute that is off from the start and never set again (`False`, `0`, `None`), in programs for
-    processors that a model is compiled for (`import poptorch`), in scripts that nobody imports and that say no word of
-    devices, where no file that imports this one, directly or in turn, brings anything to a device (of 32 findings that
-    readers looked at, this held back 14 of 17 that were arguable, and none of 11 that were true), and where the device
-    is an argument (`device=None`) that no call in the file gives. So is what processes gather with accelerate, which
-    does nothing where there is one. So is, in files about models, or what is used as a tensor where nothing has to do
-    with numpy, what meets something that a function was handed though nothing in the file has to do with devices, or
-    with what something unknown makes of that (`x = pad(x)`), what a helper that takes no tensors makes, what a method
-    makes that tries its module out (it gives nothing back and keeps nothing) or that no step calls and whose name says
-    that it sets something up (`initialize_`, `set_`, `load_`), and what is made with the sizes or the type of something
-    and meets that (`rows + torch.randn(rows.shape)`), wherever it is; likewise anywhere for what a model gives (`action
-    = self.policy(x)`). None of these is told where the function moves anything. Nor is it sure what stands close by
-    something on a device: beside others that are made there in one call or literal, for which it stands in another
-    branch or method, that is handed to a model with it, joined with it through a list, or returned with it; a line
-    between two such; what meets something that torch computes from nobody knows what, where the function, or the class
-    by its `self.device`, makes other things on a device; and what an optimizer keeps as the state of a parameter. So
-    is, last, what takes its sizes or type from a tensor, or from the rows of a list, and is returned, kept, filled from
-    that or handed on (`return rows, torch.zeros(rows.size(0))`), though nothing shows that the two meet: where nothing
-    in the function brings anything to the host, nothing there or after its calls in the file moves it, and it is no
-    index (`rows[torch.randperm(n)]`), no single number, no placeholder that a branch replaces, and no lengths, which
-    some functions want on the host. A reader held 4 of 26 such findings for worth a change, 14 for harmless and 8 for
-    wrong; 16 of these 22, and none of the four, are silent since.
+    Told by default is what is plain; where one of these does not hold, the finding is tentative:
 
-    Nor is it sure what meets what a method, or a function of elsewhere, has made of a tensor that was handed in
-    (`shift, scale = self.heads(x)`), or is a sum of losses in place, or of what is counted beside a result (`usage +=
-    used`); what comes of it where numpy reads that at once (`net(torch.tensor(rows)).numpy()`), which raises in any
-    case; what processes exchange with what may be on a device; what a function names although it makes others on a
-    device that it is told; and what is returned on one path, where others return what torch computes of the input. Nor
-    is it what a method makes that builds the module anew (`self.fc = nn.Linear(...)` of its weight, `self.scale.data =
-    ...`) or is called on what was brought to the host (`net.cpu(); net.spread()`), which is before or after the module
-    is on a device; what is moved in the next statement; what stands on the other side of a test about devices that is
-    asked in another method, or in an unusual way (`x.get_device() >= 0`, `str(x.device) == "cpu"`, `assert not
-    x.is_cuda`); and entries of a batch in a module with a `transfer_batch_to_device` of its own. Nor is anything where
-    a script imports it beside what sets a default device in another folder; nor what a module is handed that a file
-    puts into a `Compose` of transforms. Nor is it where one `device=` would only move the error: wherever the line
-    runs, the function reads what is on a device as an array (`found.detach().numpy()`), or something else that it has
-    on the host meets what is on a device (`x + found.type(torch.FloatTensor)`), or is handed to what may not take it
-    (`self.nets[i](states).gather(1, torch.tensor(taken))`, `self.decode(words.cuda(), causal_mask(n))`), and is not
-    reported, be it in a method that it calls; or it uses a distribution of tensors on the host, or layers in a plain
-    list or dictionary (`self.heads = {task: nn.Linear(8, 1)}`); or the method fails on any device, before or after; or
-    it, or a method that calls it, hands what is on the host to another method of the module. Nor is what comes together
-    in an `except`, what a function makes that collates rows for a loader, and what meets the lengths that
-    `pack_padded_sequence` is handed. Nor, last, is it where more is to be mended, as a rule: where the function reads
-    or makes arrays (not `np.pi`, nor `found.cpu().numpy()`); and where two of these go together: the function is over
-    60 lines long; it, or its class, moves something by hand (`y.to(self.device)`); it is a constructor that makes
-    tensors of arrays; the file wraps its tensors in `Variable`, as torch wanted it before it knew `device=`. Of 183
-    findings of this rule and of `unregistered-tensor` in code that nobody had tuned for, readers held 120 of the 131
-    others for true, and 29 of these 52; in 7,851 packages since, 19 of 27 without arrays, and 4 of 14 with.
+    - The other side is the module's own, on a device that the code names, the input of `forward` or of a training step,
+      or handed to a plain function that its file calls with what is on a device and with nothing else. What comes after
+      the input of a module with layers, or is an entry of a batch (`target["boxes"]`), may be as the loader gave it.
+    - The way there is straight: no branch, turn of a loop or constructor in between, at most one test above both, and
+      nothing else that takes the tensor's place.
+    - They meet in what takes them as they are: no module of unknown make, nor the mask of `nn.TransformerEncoder`. Data
+      (`torch.tensor(found)`), which may be meant for the host, has to meet a module, what that has, or what is on a
+      device of a name; written out (`torch.tensor([0.2, 0.8])`), also what is on `"cuda"`.
+    - Nobody thinks of the host there: no `except` catches the error; nothing on the way is read as an array or moved
+      afterwards (`torch.cat([torch.zeros(1), rows]).to(x.device)`); the module does not bring itself or its parts
+      elsewhere (`self.to("cpu")`, a `to` of its own), and nobody asks it to be on the host (`Rope("cpu", config)`).
+    - The module is on its device by then: not in what builds or resets it, loads its weights, or exports it, nor in a
+      method that the file hands something on the host.
+    - A device is meant at all: not in scripts that speak of none, tests that move nothing, programs for other
+      processors (`import poptorch`), below a flag that is off by default, or for `device=None` that no call gives.
+    - One `device=` mends it. Not where the result is read as an array, where something else that is on the host meets
+      what is on a device next and is not reported, where the method fails on any device, or where integers are
+      multiplied as matrices, for which CUDA has no kernels. Nor where there is more to mend as a rule: the function
+      reads or makes arrays, or two of these go together: it is over 60 lines long, it or its class moves something by
+      hand, it is a constructor that makes tensors of arrays, the file wraps tensors in `Variable`. Of 183 findings in
+      code that nobody had tuned for, readers held 29 of 52 of this kind for true, and 120 of the 131 others.
 
-    Of 105 findings in repositories that nobody had tuned for, 39 were worth a change. The two tensors are where it says
-    they are, nearly always; but much published code never runs on a device, and some objects stay on the host. In 52
-    more repositories, strict readers held four of the six findings that are told by default for true, and one for
-    wrong; what the other two showed is mended. Of 14 tentative ones they held five for true. In 264 more, six of ten
-    were wrong, of three causes (an entry of a batch that is moved for a call alone, numbers out of the rows of a
-    tensor, a tensor without dimensions that a module adds); they are silent, and the four others are true.
+    Tentative besides: what is returned or kept on the host where other paths follow the input, or is made with the
+    sizes, type or rows of something and returned, filled or handed on; what meets something wherever that is, as what a
+    model gives; what stands close by others that are made on a device (beside them in a call or literal, in another
+    branch or method, between two lines of them, or where the function names a device that nothing reads); the state
+    that an optimizer keeps for a parameter; what replaces a buffer; and what is indexed by something that was brought
+    to a device, which ran before torch 1.13.
 
-    In 2,405 more repositories and packages strict readers held 51 of 62 for true, seven for arguable and four for
-    wrong; the causes of all but two are mended. Then what helpers of `forward` are handed, right in two of three,
-    became tentative: in 2,596 more they held 64 of 67 for true, two for arguable and one, in a project for torch 1.11,
-    for wrong. In 713 more they held 21 of 28 for true; four of six wrong ones were of one cause in one file, and are
-    tentative like the others. In 2,773 packages after that they held 70 of 73 for true, one for arguable and two for
-    wrong: a default type that an outside package sets, and a lazy sum of gpytorch. In 440 repositories and 3,726
-    packages after that they held 101 of 113 for true, seven for arguable and five for wrong: mostly each of a cause of
-    its own, and five because the device that the fix named was not the right one there. All but two of the causes are
-    mended. In 366 repositories and 4,991 packages after that they held 21 of 28 for true, four for arguable and three
-    for wrong; all of these causes are mended, three of which were fixes that only moved the error. In 6,408 packages
-    with one file of torch each, after that, they held all eight for true. In 485 repositories since, they held 16 of 22
-    for true and six for arguable, five of them because something else in the same function fails as well; where that is
-    not reported, findings are tentative now, and in 5,552 packages after that they held all nine for true. In 493
-    repositories and 7,851 packages after that they held 21 of 41 for true, 14 for arguable (nine of them in two
-    packages, whose next line reads an array) and six for wrong; 15 of these 20 are tentative since, two tell of what
-    else is there, and one fix names another device. In 392 repositories, large and well kept, and 6,866 packages, most
-    of them older releases, after that it told six that were fresh: three were true, one arguable and two, which fail on
-    any device, wrong.
+    In the thirteen samples since the eighty-first, of code that nobody had tuned for, strict readers held 250 of 301
+    findings for true, 33 for arguable (what is said holds, and the advice alone does not help) and 18 for wrong.
+    `benchmarks/precision` has each, with a reason. Most causes are mended; what is left is code that fails on any
+    device for something else, and objects that are meant for the host.
 
     ## References
     - [Tensor attributes: torch.device](https://pytorch.org/docs/stable/tensor_attributes.html#torch.device)

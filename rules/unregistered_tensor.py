@@ -108,56 +108,39 @@ class UnregisteredTensor(Rule):
     of its own.
 
     ## Limits
-    Silent where the tensor is moved at every use, registered later, or by the base (`running_mean` of a norm of
-    torch's), or on another path that is asked for where it is used, read off a layer, whose parameters are registered
-    with whoever keeps them, or moved by the module's own `_apply`, or by Lightning (`example_input_array`); where
-    nothing is seen to mix it with a moved tensor; in modules of tests, unless those name the device; and in classes
-    without a `forward` whose methods make all their tensors without a device. Held back as tentative: other classes
-    without a `forward`, what is a parameter on the other path (`nn.Parameter(scale) if learned else scale`) or a
-    default (`torch.zeros(3) if mean is None else mean`), what is told by the text alone, masks that are handed in
-    beside `is_causal=True`, code for an export, attributes that meet what was brought to the host as well
-    (`self.packed.cpu() >> self.shifts`), only what a method is handed that the file never calls, or what is handed on
-    the host beside others on a device, what a helper, a hook or a subclass of the file may bring to the device
-    (`setattr(module, name, value.to(device))`) or register, what is made of something that is handed in
-    (`torch.tensor(mean)`) and may be a tensor, tensors that the constructor of a module with parts of its own is handed
-    (`scale: Tensor`) and keeps, classes that override `__setattr__` or `__getattribute__`, or that a decorator of the
-    project changes, attributes whose `data` is set to what is elsewhere, modules that the file reads on the host
-    (`self.policy(x).numpy()`) and moves nowhere, modules that bring their own parts to the host (`self.packed =
-    self.packed.cpu()`), modules that call torch's quantized functions, which run on the host alone, what is made while
-    weights are loaded (`load_weights`) or set anew (`set_prompt`), what a buffer would not cure, made behind the
-    constructor's own `self.to(device)`, in a method that is called later, or of a parameter, with its graph, integers
-    that matrices are multiplied by, for which CUDA has no kernels, a buffer that a call registers, whose `None` takes
-    its place, where another statement sets it again, what meets the input in a branch of a function of the file that it
-    is handed to, what another file may bring to the device (`net.mean = net.mean.cuda()`, a base, or a helper that is
-    handed `self`, that sets whatever attributes there are, or attributes by a variable, as of what was saved, beside
-    the name of this one) or register (a subclass, `net.register_buffer("mean", mean)`), what comes of the two where
-    that is moved at once (`self.table[ids].to(x.device)`, which ran before torch 1.13), anything that a script imports
-    beside what sets a default device in another folder, modules in files of data or transforms, and modules without
-    parameters, buffers or modules of their own, which may be called where data is read, in a file that has no other
-    module with these and moves none, unless they are losses by their names. So is, last, what a buffer alone would not
-    cure: where the method in which it meets a device fails there for something else that is not reported, as
-    `tensor-without-device` has it, or on any device, where all that builds the module does so anew in each step, and
-    where more is to be mended, as a rule: the method reads or makes arrays, or two of what `tensor-without-device`
-    names go together (it has the figures); and where it meets only what a method of a class with layers is handed after
-    its input (`self.table * steps`), which may be as the loader gave it: of nine such findings of the two rules readers
-    held two for true.
+    Silent where nothing is seen to mix the tensor with a moved one, and where it does get there:
 
-    It was in the nursery first: of 24 findings in repositories that nobody had tuned for, 4 were worth a change, and
-    the causes of the others are mended. In 516 repositories since, strict readers held seven of nine for true, one
-    for arguable (the tensor is never made there) and one for wrong, which is silent now; in 180 more, all three for
-    true, of policies that their project runs on the host.
+    - it is moved at every use, registered later or on another path that is asked for where it is used, or moved by the
+      module's own `_apply`, by a base (`running_mean` of a norm of torch's) or by Lightning (`example_input_array`);
+    - it is read off a layer, whose parameters are registered with whoever keeps them;
+    - it is in a module of tests that name no device, or in a class without a `forward` whose methods make all their
+      tensors without a device.
 
-    In 2,405 more repositories and packages strict readers held 23 of 28 for true, two for arguable and three for wrong;
-    all but one of the five are silent or tentative now. In 2,596 more they held 33 of 37 for true, two for arguable and
-    two for wrong; none of the four is told now. In 713 more they held five of seven for true, and two, of a class that
-    moves them in its own `cuda`, for wrong; in 2,773 packages after that 34 of 37 for true and three for arguable. In
-    440 repositories and 3,726 packages after that they held 23 of 26 for true, two for arguable and one for wrong. In
-    366 repositories and 11,399 packages since, they held all nine for true; in 485 repositories and 5,552 packages
-    after that ten of twelve, one for arguable (a module that is built anew in each step) and one, in a project that
-    sets a default device, for wrong. Both are tentative or silent now. In 493 repositories and 7,851 packages after
-    that they held five of eleven for true, three for arguable and three for wrong: mostly since the method makes other
-    tensors on the host as well. One of the six is tentative now. In 392 repositories and 6,866 packages after that it
-    told four: one was true, one arguable and two wrong; two of these causes are mended.
+    Tentative where the code allows the fault and does not show it:
+
+    - Something else may move or register it: a helper, hook, subclass or other file (`setattr(module, name,
+      value.to(device))`, `net.mean = net.mean.cuda()`, `net.register_buffer("mean", mean)`), a `__setattr__` of the
+      class's own, a decorator, or `self.mean.data = ...`; or what comes of it is moved at once
+      (`self.table[ids].to(x.device)`, which ran before torch 1.13).
+    - It may be no plain tensor: a parameter on the other path (`nn.Parameter(scale) if learned else scale`), a
+      default (`torch.zeros(3) if mean is None else mean`), made of something that was handed in (`torch.tensor(mean)`),
+      or a tensor that the constructor of a module with parts is handed.
+    - The module may stay on the host: it has no parameters, buffers or modules of its own and its file moves none,
+      unless it is a loss by its name; it is in a file of data or transforms, read on the host
+      (`self.policy(x).numpy()`) and moved nowhere, brings its own parts there, calls quantized functions, is part of an
+      export, or a script sets a default device; the attribute meets what was brought to the host as well.
+    - What it meets may be on the host: what a method of a class with layers is handed after its input (of nine such
+      findings of two rules readers held two for true), what a method is handed that the file never calls, or hands
+      something on the host, and masks beside `is_causal=True`.
+    - A buffer would not cure it: what is made behind the constructor's own `self.to(device)`, in a method that users
+      call later, while weights are loaded or set (`load_weights`, `set_prompt`), of a parameter with its graph, or anew
+      in each step; integers that matrices are multiplied by; and where the method fails there for something else that
+      is not reported, or on any device, or more is to be mended as a rule, as `tensor-without-device` has it.
+    - The text alone tells it, as in the second paragraph above, or the class has no `forward`.
+
+    In the thirteen samples since the eighty-first, of code that nobody had tuned for, strict readers held 82 of 99
+    findings for true, ten for arguable and seven for wrong. `benchmarks/precision` has each, with a reason. What is
+    left are modules that are meant for the host, and code that fails on any device for something else.
 
     ## References
     - [torch.nn.Module.register_buffer](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer)
