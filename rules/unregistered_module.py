@@ -497,7 +497,26 @@ class UnregisteredModule(Rule):
         func = call.func
         if not isinstance(func, cst.Attribute) or func.attr.value not in _PUTS or dotted(func.value) == path:
             return False
-        return any(self._is_of(arg.value, path) for arg in call.args)
+        return any(self._gives_part(arg.value, path) for arg in call.args)
+
+    def _gives_part(self, node: cst.BaseExpression, path: str) -> bool:
+        """Whether a container, or what is in it, goes into the value of an expression: not what a part of it computes,
+        as in ``found.append(self.heads[i](x))``."""
+        if isinstance(node, cst.Name):
+            return self._is_of(node, path)
+        return any(
+            isinstance(each, cst.Attribute) and dotted(each) == path and not self._is_called(each)
+            for each in tree.walk(node)
+        )
+
+    def _is_called(self, node: cst.CSTNode) -> bool:
+        """``self.heads[i](x)``, ``self.heads[i].forward(x)``; not ``self.heads.values()``"""
+        part, above = node, self.parent(node)
+        while isinstance(above, cst.Subscript | cst.Attribute) and above.value is part:
+            part, above = above, self.parent(above)
+        if not isinstance(above, cst.Call) or above.func is not part:
+            return False
+        return not isinstance(part, cst.Attribute) or part.attr.value == "forward"
 
     def _is_of(self, node: cst.BaseExpression, path: str) -> bool:
         """Whether an expression is an element of the container: `self.layers[0]`, or what a loop over it binds."""
