@@ -6,7 +6,7 @@ from devlint.finding import Fix
 from devlint.flow import outside
 from devlint.flow.facts import Feeding, Move
 from devlint.flow.modules import takes_as_is
-from devlint.flow.scope import Class
+from devlint.flow.scope import CONSTRUCTOR, Class
 from devlint.flow.value import INSTANCE, MODULE, Value
 from devlint.rule import Rule
 from devlint.rules._data_sets import is_of_torchvision, is_surely_on_host, may_be_preloaded
@@ -61,33 +61,37 @@ class InputNotMoved(Rule):
     moved as well.
 
     ## Limits
-    Silent where something else may move the input: under accelerate, Lightning, `DataParallel` and `device_map`, for a
-    model whose methods move anything, and for one that is made in another file unless it is handed moved inputs, too.
-    Silent also where a data set, its transform or a collate function may give tensors that are on the device already,
-    and where what is on a device was stored into the data set (`rows.data = rows.data.to(device)`); for a model of
-    the project whose `forward` does not compute with what it is handed first (`self.rows[index]`), or has a decorator
-    that is not known to leave its arguments alone (`@auto_move`); and where a hook comes before it. Tentative where
-    nobody can see what makes the data set, and no batches of the same are moved; where an `except` catches the error,
-    where the model is called with less than its `forward` takes, where models are brought to the host nearby, and where
-    the model's device is an argument (`device=None`) that no call in the file gives, and where a function was handed
-    the model, or its object holds it, and nobody can see where that is: what a tokenizer or a factory made there is on
-    the host, in a file that speaks of devices, and the function moves nothing; so is what meets a model that the
-    constructor was handed, and moved (`self.net = net.to(device)`), as that may move its inputs itself. So is what is
-    moved where another model is called (`net(x.to(device))`), and is handed to this one as it is.
+    Silent where something else may move the input:
 
-    It was in the nursery first: of 12 findings in repositories that nobody had tuned for, one was worth a change; 7 of
-    the others were one file's, whose datasets are built of what was moved before, and are understood now. In 48 more
-    repositories all of 14 tentative ones were wrong, and are silent since; in 550 more it tells nothing by default:
-    what is published runs, and the rule is for what is being written. It was told by default again until readers held
-    one of four, in 2,773 packages, for true: two were handed to a module without weights, one had been moved by a
-    helper of the file.
+    - under accelerate, Lightning, `DataParallel` and `device_map`, where a hook comes before the model, and for a model
+      whose methods move anything, whose `forward` has a decorator that is not known to leave its arguments alone
+      (`@auto_move`) or does not compute with what it is handed first (`self.rows[index]`), or that is made in another
+      file, unless it is handed moved inputs, too;
+    - where a data set, its transform or a collate function may give tensors that are on the device already, or what is
+      on a device was stored into the data set (`rows.data = rows.data.to(device)`).
+
+    Tentative:
+
+    - where nobody can see what makes the data set, and no batches of the same are moved;
+    - where an `except` catches the error, the model is called with less than its `forward` takes, or models are brought
+      to the host nearby;
+    - where the model's device is an argument (`device=None`) that no call in the file gives, or a function was handed
+      the model, or its object holds it, and nobody can see where that is: what a tokenizer or a factory made there is
+      on the host, in a file that speaks of devices, and the function moves nothing; what meets a model that the
+      constructor was handed, and moved (`self.net = net.to(device)`), as that may move its inputs itself;
+    - what is moved where another model is called (`net(x.to(device))`), and is handed to this one as it is.
+
+    What is published runs, and this rule is for what is being written. In published code it was true in three of 32
+    findings in all samples, most of them tentative ones of a kind that is silent now. It waited in the nursery for
+    that, and tells next to nothing there since: FIGI. In code that people show when they ask why it fails
+    (`benchmarks/questions`) it is among the faults that are asked about most.
 
     ## References
     - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)
     - [torch.utils.data.DataLoader](https://pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader)
     """
 
-    group = "nursery"
+    group = "correctness"
     fixable = "sometimes"
     assumes_host_default = True
     raises = True
@@ -95,15 +99,18 @@ class InputNotMoved(Rule):
     def check(self) -> None:
         reported = self._of_moved()
         for call, model, operand, value in unmoved_inputs(self):
-            if call not in reported and not _is_wrapped(self.flow.value(model)):
-                self._report_unseen(model, operand, value)
-                reported.add(call)
+            if call in reported or _is_wrapped(self.flow.value(model)) or self._is_moved_by_entry(value):
+                continue
+            self._report_unseen(model, operand, value)
+            reported.add(call)
         for meeting in self.flow.facts.meetings.values():
             # def act(net, x): return net(x)      act(net, torch.from_numpy(obs))
             call = meeting.node
             if meeting.there.kind != MODULE or not isinstance(call, cst.Call) or call in reported:
                 continue
-            if not _is_wrapped(meeting.there) and self._is_of_host(meeting.host, batches_are_moved=False):
+            if _is_wrapped(meeting.there) or self._is_moved_by_entry(meeting.host):
+                continue
+            if self._is_of_host(meeting.host, batches_are_moved=False):
                 reported.add(call)
                 self._report_unseen(meeting.there_node, meeting.host_node, meeting.host)
         for call, name, move in moved_inline(self):
@@ -140,6 +147,7 @@ class InputNotMoved(Rule):
             and feeding.module.place.name != "self"
             and feeding.value.attr is None
             and not _is_wrapped(feeding.module)
+            and not self._is_moved_by_entry(feeding.value)
         ]
         if not host:
             return reported
@@ -152,11 +160,22 @@ class InputNotMoved(Rule):
         for feeding in host:
             seen = any(self._is_same(feeding, other) for other in fed)
             moved = seen or feeding.module.origin in self.flow.facts.moves
-            as_is = moved and (seen or self._takes_as_is(feeding.module))
+            # another model of that name may be handed moved inputs, and this one move its own
+            as_is = moved and not _moves_something(feeding.module) and (seen or self._takes_as_is(feeding.module))
             if as_is and self._is_of_host(feeding.value, seen or batches_moved):
                 self._report(feeding)
                 reported.add(feeding.node)
         return reported
+
+    def _is_moved_by_entry(self, value: Value) -> bool:
+        """``inputs["input_ids"] = inputs["input_ids"].to(device)``, which may be all that there is to move."""
+        return any(
+            isinstance(target.target, cst.Subscript)
+            and self.flow.value(target.target.value).origin is value.origin
+            and self.flow.value(assign.value).place.is_there
+            for assign in self.source.nodes_of(cst.Assign)
+            for target in assign.targets
+        )
 
     def _takes_as_is(self, module: Value) -> bool:
         """Not ``net.register_forward_pre_hook(lambda net, given: given[0].to(device))``."""
@@ -250,6 +269,13 @@ class InputNotMoved(Rule):
         if device is None:
             return None
         return self.fix(f"move it: `.to({device})`", self.insert_after(operand, f".to({device})"), safe=False)
+
+
+def _moves_something(module: Value) -> bool:
+    """``def forward(self, x): x = x.to(next(self.parameters()).device)``"""
+    lineage = module.ref.lineage if isinstance(module.ref, Class) else []
+    methods = (method for cls in lineage for method in cls.methods.values())
+    return any(method.moves_something for method in methods if method.role != CONSTRUCTOR)
 
 
 def _is_wrapped(module: Value) -> bool:

@@ -20,6 +20,7 @@ from devlint.rules._device_zero import GIVE_DEVICE, report_or, report_test
 from devlint.rules._errors import is_expected
 from devlint.rules._meetings import calls_that_run
 from devlint.rules._moves import short
+from devlint.rules._new_modules import is_on_new_module
 from devlint.rules._none_by_default import report_left_out
 from devlint.rules._one_past import report_one_past
 from devlint.rules._perhaps_device import is_surely_object, why_device_object
@@ -320,7 +321,12 @@ class InvalidDeviceArgument(Rule):
 
     def _legacy(self, node: cst.Call, name: str) -> None:
         arg = argument(node, None, "device")
-        if arg is None or self._is_expected(node) or self._is_for_type_checker(node) or self._is_new(node, arg):
+        if (
+            arg is None
+            or self._is_expected(node)
+            or self._is_for_type_checker(node)
+            or is_on_new_module(self, node, arg.value)
+        ):
             return
         value = self.flow.value(arg.value)
         # def cube(device="cpu"): of a test
@@ -353,15 +359,6 @@ class InvalidDeviceArgument(Rule):
             return False
         loop = self.enclosing(node, cst.For, cst.FunctionDef)
         return isinstance(loop, cst.For) and bool(tree.named(loop.target, of.value))
-
-    def _is_new(self, node: cst.Call, arg: cst.Arg) -> bool:
-        """``class Lit(LightningModule): def __init__(self): self.weight = torch.Tensor(rows, device=self.device)``: a
-        base keeps the device, which is the host before anybody moves the module."""
-        function = self.flow.function(node)
-        cls = function.cls if function is not None and function.role == CONSTRUCTOR else None
-        if cls is None or not cls.is_module or dotted(arg.value) != "self.device":
-            return False
-        return not any("device" in method.stores for each in cls.lineage for method in each.methods.values())
 
     def _is_of_data(self, node: cst.Call, device: Value) -> bool:
         """``def mask(batch): return torch.Tensor(rows, device=batch["x"].device)``: data is prepared on the host."""

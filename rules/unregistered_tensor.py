@@ -12,7 +12,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting
 from devlint.flow.names import called_name, dotted, last_word, only_target
-from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, DEVICE_SIDE, Class, Function
+from devlint.flow.scope import BARE_BASES, CONSTRUCTOR, DEVICE_SIDE, Class
 from devlint.flow.value import DICT, LIST, MODULE, TUPLE, Value, inside
 from devlint.rule import Rule
 from devlint.rules._arguments import argument, given_to
@@ -27,6 +27,7 @@ from devlint.rules._meetings import calls_of, calls_that_run
 from devlint.rules._modules import REGISTERED, after_super, has_parts
 from devlint.rules._more_to_mend import has_more_to_mend
 from devlint.rules._neighbours import Told, report_together
+from devlint.rules._new_modules import is_built_in_steps
 from devlint.rules._on_the_side import comes_after_input
 from devlint.rules._overrides import overrides_attributes
 from devlint.rules._placed_unseen import attribute_may_be_placed, bases_elsewhere
@@ -188,7 +189,7 @@ class UnregisteredTensor(Rule):
             sure = sure and not is_moved_next(self, meeting.node)
             sure = sure and not attribute_may_be_placed(self, cls, name) and not overrides_attributes(self, cls)
             sure = sure and not may_be_redirected(self)
-            sure = sure and not self._is_built_in_steps(cls) and self._cures(meeting)
+            sure = sure and not is_built_in_steps(self, cls) and self._cures(meeting)
             sure = sure and not self._is_beside_input(meeting)
             if (meeting.node, meeting.host_node) in kept:
                 for statement, value in stores if _is_whole(cls) else ():
@@ -421,16 +422,6 @@ class UnregisteredTensor(Rule):
     def _factories(self) -> set[cst.CSTNode | None]:
         """Those whose results are seen to meet a device."""
         return {meeting.host.origin for meeting in self.flow.facts.meetings.values() if meeting.host.attr is None}
-
-    def _is_built_in_steps(self, cls: Class) -> bool:
-        """``def forward(self, x): return Seasons(self.width)(x)``: what is built anew in each step is never moved."""
-        built = [call for call in self.source.nodes_of(cst.Call) if last_word(dotted(call.func)) == cls.name]
-        return bool(built) and all(self._is_in_step(self.flow.function(call)) for call in built)
-
-    def _is_in_step(self, function: Function | None) -> bool:
-        while function is not None and function not in self.flow.step_functions:
-            function = function.outer
-        return function is not None
 
     def _is_asked_as_module(self, cls: Class) -> bool:
         """Whether the class, or one that it is a base of, is called as modules are: others may never be moved."""
