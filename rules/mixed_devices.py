@@ -8,7 +8,7 @@ from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Move
 from devlint.flow.modules import has_tensors, is_loss_or_metric
-from devlint.flow.names import dotted
+from devlint.flow.names import dotted, names_bound
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN
 from devlint.rule import Rule
 from devlint.rules._arguments import argument
@@ -87,9 +87,9 @@ class MixedDevices(Rule):
 
     Told by default are a part of a batch that stays on the host, while another part of it is moved in the same turn of
     the loop (`loss = criterion(net(x.to(device)), y)`), parts that are put into a module after its move, and lengths
-    for `pack_padded_sequence`. All other meetings are tentative, and so are comparisons, where the part may be a
-    number, parts that are handed to a model, or to a loss that is not torch's own, or that a wrapper of models may
-    move, and batches of which a model is fed a part as it is (`net(x)`).
+    for `pack_padded_sequence`. All other meetings are tentative, and so are comparisons, and what is computed with a
+    part (`round(size * gain)`), where that may be a number, parts that are handed to a model, or to a loss that is not
+    torch's own, or that a wrapper of models may move, and batches of which a model is fed a part as it is (`net(x)`).
 
     In published code it was true in 15 of 61 findings in all samples, nearly all of them tentative now, or silent; it
     waited in the nursery for that. By default it tells next to nothing there: of two in one file of 3,508 repositories
@@ -232,9 +232,23 @@ class MixedDevices(Rule):
             fix=fix,
             # y == 0, where `y` may be a number beside a tensor
             tentative=meeting.what == "a comparison"
+            or not self._is_of_batch(host)
             or self._is_input(meeting)
             or not (is_needed_there(self, meeting) and is_chosen(self, beside)),
         )
+
+    def _is_of_batch(self, node: cst.BaseExpression) -> bool:
+        """``y`` of ``for x, y in loader:``, ``batch["y"].float()``; not ``round(size * gain)``, a number."""
+        while isinstance(node, cst.Subscript | cst.Attribute | cst.Call):
+            node = node.func if isinstance(node, cst.Call) else node.value
+        if self.flow.value(node).ref == "encoding":
+            return True  # words["attention_mask"], of what a tokenizer gave
+        loop = self.enclosing(node, cst.For, cst.FunctionDef)
+        while isinstance(loop, cst.For):
+            if isinstance(node, cst.Name) and node.value in names_bound(loop.target):
+                return True
+            loop = self.enclosing(loop, cst.For, cst.FunctionDef)
+        return False
 
     def _how(self, meeting: Meeting) -> str | None:
         """How the host's value got there; ``None`` where that is not sure, or another rule speaks of it."""
