@@ -83,8 +83,9 @@ class InputNotMoved(Rule):
 
     What is published runs, and this rule is for what is being written. In published code it was true in three of 32
     findings in all samples, most of them tentative ones of a kind that is silent now. It waited in the nursery for
-    that, and tells next to nothing there since: FIGI. In code that people show when they ask why it fails
-    (`benchmarks/questions`) it is among the faults that are asked about most.
+    that, and tells next to nothing there since: in 392 repositories, large and well kept, nothing, and in some 6,500
+    packages one, wrong, whose entries are moved one by one, which is silent since. In code that people show when they
+    ask why it fails (`benchmarks/questions`) it is among the faults that are asked about most.
 
     ## References
     - [torch.nn.Module.to](https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to)

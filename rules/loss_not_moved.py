@@ -70,9 +70,10 @@ class LossNotMoved(Rule):
     - where numpy reads what comes of it at once.
 
     It waited in the nursery since it says next to nothing in published code, which runs: three findings in all samples
-    that were told by default, of which strict readers held one for true, one for arguable and one for wrong, and FIGI.
-    In code that people show when they ask why it fails (`benchmarks/questions`) a metric or a weight that was never
-    moved is among the commonest faults, and this rule tells of it there.
+    that were told by default, of which strict readers held one for true, one for arguable and one for wrong, and none
+    in 392 repositories, large and well kept, and some 6,500 packages. In code that people show when they ask why it
+    fails (`benchmarks/questions`) a metric or a weight that was never moved is among the commonest faults, and this
+    rule tells of it there.
 
     ## References
     - [torch.nn.CrossEntropyLoss](https://pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)

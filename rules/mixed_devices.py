@@ -93,8 +93,9 @@ class MixedDevices(Rule):
 
     In published code it was true in 15 of 61 findings in all samples, nearly all of them tentative now, or silent; it
     waited in the nursery for that. By default it tells next to nothing there: of two in one file of 3,508 repositories
-    and packages, both wrong and silent since, and FIGI. What it tells is for code that is being written: labels that
-    nobody moved are a common first mistake.
+    and packages, both wrong and silent since, and of three in one file of some 6,500 packages, numbers, wrong, and
+    tentative since, and of nothing in 392 repositories that are large and well kept. What it tells is for code that is
+    being written: labels that nobody moved are a common first mistake.
 
     ## References
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)

@@ -78,7 +78,10 @@ class NonLeafParameter(Rule):
     - parameters that a function makes of a tensor it is handed, and returns, since that may be there already.
 
     It was in the nursery first: of 37 findings in all samples until then, strict readers held 29 for true, six for
-    arguable and two for wrong. FIGURES
+    arguable and two for wrong. It is told by default since it was read again: in 392 repositories, large and well kept,
+    it told three, all true, parameters of published models that no optimizer ever got; in some 17,000 packages of PyPI
+    25 more, of which they held 16 for true, six for arguable and three for wrong. Five of these nine are tentative
+    since; what is left are constants, which nobody trains.
 
     ## References
     - [torch.Tensor.is_leaf](https://pytorch.org/docs/stable/generated/torch.Tensor.is_leaf.html)
