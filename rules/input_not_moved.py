@@ -170,7 +170,7 @@ class InputNotMoved(Rule):
 
     def _is_moved_by_entry(self, value: Value) -> bool:
         """``inputs["input_ids"] = inputs["input_ids"].to(device)``, which may be all that there is to move."""
-        return any(
+        return value.origin is not None and any(
             isinstance(target.target, cst.Subscript)
             and self.flow.value(target.target.value).origin is value.origin
             and self.flow.value(assign.value).place.is_there
