@@ -69,7 +69,7 @@ def key(raw: bytes, name: str, ignored: Iterable[str]) -> str:
     return digest(repr((name, tuple(ignored))).encode("utf-8", "surrogateescape") + b"\0" + raw)
 
 
-#: Findings as stored: numbers of the facts and groups they rest on, and how many were held back with the others.
+#: Findings as stored: numbers of the facts and groups they rest on; how many were held back, and they themselves.
 _Entry = list[Any]
 #: A file or folder that was asked, with its state and digest then.
 _Place = tuple[str, tuple[int, ...] | None, str]

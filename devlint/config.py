@@ -104,11 +104,11 @@ class Settings:
         return _resolve(self._selections(), self.ignored_for(path), self._is_test(path))
 
     def offers_tentative(self, path: str) -> bool:
-        """Whether tentative findings of ``path`` are held back, and nobody has said that they are unwanted."""
+        """Whether nobody has said that tentative findings of ``path`` are unwanted, where they are held back."""
         from devlint.finding import TENTATIVE
 
         unwanted = {*self.ignored_for(path), *(name for each in self._selections() for name in each.ignore)}
-        return TENTATIVE not in self.enabled(path) and unwanted.isdisjoint((TENTATIVE, "nursery", ALL))
+        return unwanted.isdisjoint((TENTATIVE, "nursery", ALL))
 
     def ignored_for(self, path: str) -> tuple[str, ...]:
         """The names that ``per-file-ignores`` leaves out of ``path``."""

@@ -5,8 +5,8 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow import outside
 from devlint.flow.facts import Feeding, Move
-from devlint.flow.modules import takes_as_is
-from devlint.flow.scope import CONSTRUCTOR, Class
+from devlint.flow.modules import moves_by_itself, takes_as_is
+from devlint.flow.scope import Class
 from devlint.flow.value import INSTANCE, MODULE, Value
 from devlint.rule import Rule
 from devlint.rules._data_sets import is_of_torchvision, is_surely_on_host, may_be_preloaded
@@ -162,7 +162,7 @@ class InputNotMoved(Rule):
             seen = any(self._is_same(feeding, other) for other in fed)
             moved = seen or feeding.module.origin in self.flow.facts.moves
             # another model of that name may be handed moved inputs, and this one move its own
-            as_is = moved and not _moves_something(feeding.module) and (seen or self._takes_as_is(feeding.module))
+            as_is = moved and not moves_by_itself(feeding.module) and (seen or self._takes_as_is(feeding.module))
             if as_is and self._is_of_host(feeding.value, seen or batches_moved):
                 self._report(feeding)
                 reported.add(feeding.node)
@@ -270,13 +270,6 @@ class InputNotMoved(Rule):
         if device is None:
             return None
         return self.fix(f"move it: `.to({device})`", self.insert_after(operand, f".to({device})"), safe=False)
-
-
-def _moves_something(module: Value) -> bool:
-    """``def forward(self, x): x = x.to(next(self.parameters()).device)``"""
-    lineage = module.ref.lineage if isinstance(module.ref, Class) else []
-    methods = (method for cls in lineage for method in cls.methods.values())
-    return any(method.moves_something for method in methods if method.role != CONSTRUCTOR)
 
 
 def _is_wrapped(module: Value) -> bool:

@@ -7,6 +7,7 @@ import libcst as cst
 from devlint.finding import Fix
 from devlint.flow import torch_table as table
 from devlint.flow.facts import Meeting, Move
+from devlint.flow.loops import loops_around
 from devlint.flow.modules import has_tensors, is_loss_or_metric
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN
@@ -244,12 +245,8 @@ class MixedDevices(Rule):
             node = node.func if isinstance(node, cst.Call) else node.value
         if self.flow.value(node).ref == "encoding":
             return True  # words["attention_mask"], of what a tokenizer gave
-        loop = self.enclosing(node, cst.For, cst.FunctionDef)
-        while isinstance(loop, cst.For):
-            if isinstance(node, cst.Name) and node.value in names_bound(loop.target):
-                return True
-            loop = self.enclosing(loop, cst.For, cst.FunctionDef)
-        return False
+        loops = (loop.node for loop in loops_around(self.flow, node))
+        return any(isinstance(loop, cst.For) and dotted(node) in names_bound(loop.target) for loop in loops)
 
     def _how(self, meeting: Meeting) -> str | None:
         """How the host's value got there; ``None`` where that is not sure, or another rule speaks of it."""

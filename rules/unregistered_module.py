@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -155,13 +155,11 @@ class UnregisteredModule(Rule):
         container = next(value.kind for statement, value in stores if statement is made[0])
         stay = "" if value.place.is_there else ", and stay where they are when it is moved"
         notes = [self.note(node, f"this is one of the {what}")] if self._is_below(node, made[0]) else []
-        # self.layers.append(F.relu)   which `nn.ModuleList` refuses
-        mixed = any(isinstance(statement, cst.Call | cst.Subscript) and not _held(value) for statement, value in stores)
         self.report(
             made[0],
             f"`self.{name}` is a plain {_PLAIN[container]}: the {what} in it are no part of `{cls.name}`{stay}",
             notes=notes,
-            fix=None if mixed else self._fix(made[0], container, [value for _, value in held], parameters),
+            fix=self._fix(made[0], container, stores, parameters),
             # self.starts = [nn.Parameter(...) for _ in range(n)]   may be moved where they are read
             tentative=moved
             or parameters
@@ -541,7 +539,13 @@ class UnregisteredModule(Rule):
 
     # the fix --------------------------------------------------------------------------------------
 
-    def _fix(self, statement: cst.CSTNode, container: str, values: list[Value], parameters: bool) -> Fix | None:
+    def _fix(
+        self, statement: cst.CSTNode, container: str, stores: Sequence[tuple[cst.CSTNode, Value]], parameters: bool
+    ) -> Fix | None:
+        # self.layers.append(F.relu)   which `nn.ModuleList` refuses
+        if any(isinstance(store, cst.Call | cst.Subscript) and not _held(value) for store, value in stores):
+            return None
+        values = [value for _, value in stores if _held(value)]
         value = getattr(statement, "value", None)
         wanted = TENSOR if parameters else MODULE
         if not isinstance(value, cst.BaseExpression) or not after_super(self, statement):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import libcst as cst
@@ -359,8 +360,19 @@ def takes_as_is(module: Value) -> bool:
         return False
     if not has_tensors(module):
         return False
-    methods = [method for cls in module.ref.lineage for method in cls.methods.values() if method.role != CONSTRUCTOR]
-    return not any(method.moves_something or method.rebuilds for method in methods) and _mixes_first(module.ref)
+    rebuilds = any(method.rebuilds for method in _methods(module.ref))
+    return not (moves_by_itself(module) or rebuilds) and _mixes_first(module.ref)
+
+
+def moves_by_itself(module: Value) -> bool:
+    """Whether a method moves anything: ``def forward(self, x): x = x.to(next(self.parameters()).device)``"""
+    return isinstance(module.ref, Class) and any(method.moves_something for method in _methods(module.ref))
+
+
+def _methods(cls: Class) -> Iterator[Function]:
+    """All but the constructors."""
+    for each in cls.lineage:
+        yield from (method for method in each.methods.values() if method.role != CONSTRUCTOR)
 
 
 def _mixes_first(cls: Class) -> bool:

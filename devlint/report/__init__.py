@@ -70,10 +70,8 @@ def held_back(held: int) -> str:
     """How to see the tentative findings that were held back; empty where there are none."""
     if not held:
         return ""
-    shows = "finding held back; `--extend-select tentative` shows it"
-    if held > 1:
-        shows = "findings held back; `--extend-select tentative` shows them"
-    return f"{held} tentative {shows}"
+    what, them = ("finding", "it") if held == 1 else ("findings", "them")
+    return f"{held} tentative {what} held back; `--extend-select tentative` shows {them}"
 
 
 def statistics(findings: Sequence[tuple[str, Finding]], output_format: str, color: bool) -> str:
