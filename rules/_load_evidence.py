@@ -16,6 +16,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._checkpoints import assigned
 from devlint.rules._files import made
+from devlint.rules._main_process import runs_in_main_process
 from devlint.rules._saved_places import goes_to_cuda, is_asked_for, is_forgotten_for_host, moved, receivers
 from devlint.rules._switches import is_switched_off, tests_above
 from devlint.rules._training import is_inside
@@ -34,9 +35,6 @@ _CHOSEN_BY = re.compile(
 _JOINS = re.compile(
     r"(^|\.)(init_process_group|init_distributed_mode|ddp_init_group|DistributedDataParallel|Accelerator"
     r"|multiprocessing\.spawn|mp\.spawn)$"
-)
-_MAIN_PROCESS = re.compile(
-    r"rank\w*(\(\))? *== *0|not (\w+\.)*(local_)?rank\b|is_(local_)?(main|master)|is_rank_zero|if_main"
 )
 _HOST_READERS = frozenset({"safetensors.torch.load_file", "safetensors.safe_open"})
 #: Packages whose kernels run on CUDA, and calls that switch such kernels on.
@@ -322,18 +320,9 @@ def _brought_to_host(rule: Rule, call: cst.Call, function: Function | None) -> N
 
 def _loaded_by_each(rule: Rule, call: cst.Call) -> Note | None:
     """Each process of a distributed run loads its copy to the device of the one that saved."""
-    if _is_for_main_process(rule, call):
+    if runs_in_main_process(rule, call):
         return None
     for other in rule.source.nodes_of(cst.Call):
         if _JOINS.search(rule.flow.scope.qualified(other.func) or dotted(other.func)):
             return rule.note(other, "each process loads it to the one device that it was saved from")
     return None
-
-
-def _is_for_main_process(rule: Rule, node: cst.CSTNode) -> bool:
-    above = rule.parent(node)
-    while above is not None:
-        if isinstance(above, cst.If) and _MAIN_PROCESS.search(rule.code(above.test)):
-            return True
-        above = rule.parent(above)
-    return False

@@ -13,6 +13,7 @@ from devlint.flow.scope import Function
 from devlint.rule import Rule
 from devlint.rules._arguments import handed_in
 from devlint.rules._files import made
+from devlint.rules._main_process import runs_in_main_process
 from devlint.rules._recurs import function_of
 from devlint.rules._training import is_inside
 
@@ -41,11 +42,13 @@ def is_of_same_run(rule: Rule, call: cst.Call) -> bool:
 
 
 def _is_saved_in_function(rule: Rule, call: cst.Call) -> bool:
-    """``torch.save(x, f); torch.load(f)``, also where a function inside it does one of them."""
+    """``torch.save(x, f); torch.load(f)``, also where a function inside it does one of them; but not where the first
+    process saves for all: ``if rank == 0: torch.save(x, f)   dist.barrier()   torch.load(f)``."""
     file, outermost = rule.code(made(rule, call.args[0].value)), _outermost(rule, call)
     return any(
         _outermost(rule, save) is outermost
         and file in (rule.code(save.args[1].value), rule.code(made(rule, save.args[1].value)))
+        and (runs_in_main_process(rule, call) or not runs_in_main_process(rule, save))
         for save in _saves(rule)
     )
 
