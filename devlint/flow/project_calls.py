@@ -146,7 +146,9 @@ def _meet_inside(frame: Frame, node: cst.Call, function: Function, host: Operand
     if not is_tensor and not modules.may_hold_tensors(host[1]):
         return
     if place.is_there:
-        frame.met(node, f"`{function.name}`", host, there)
+        # on(rows, 0): the number is on no device, and names one
+        named = (there[0], there[1].but(place=place)) if there[1].kind == DATA else there
+        frame.met(node, f"`{function.name}`", host, named)
     elif place.kind == "param":
         handed = element(there[1]) if there[1].kind == LIST else there[1]
         if handed.kind == TENSOR:
@@ -292,11 +294,18 @@ def devices_told(frame: Frame, node: cst.Call, cls: Class, args: Args) -> dict[s
     return told
 
 
+def _takes_device(param: cst.Param) -> bool:
+    name = param.name.value
+    return hypothesis.names_device(name) or hypothesis.numbers_device(name)
+
+
 def _argument_place(frame: Frame, pair: Operand | None, param: cst.Param, args: Args, is_tensor: bool) -> Place:
     if pair is not None:
         value = pair[1]
         if is_tensor and not value.holds_tensors:
             return UNKNOWN_PLACE  # a number, say: where the result lives is for others to tell
+        if value.kind == DATA and value.text is None and not _takes_device(param):
+            return UNKNOWN_PLACE  # surrogate(x, threshold=1.0)
         if value.kind in (DEVICE, DATA) or (value.kind == UNKNOWN_KIND and isinstance(pair[0], cst.BaseExpression)):
             return frame.device_place(value, pair[0])
         if value.kind in (LIST, TUPLE) and (each := element(value)).kind == TENSOR:
