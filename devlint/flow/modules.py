@@ -12,7 +12,7 @@ from devlint.flow import torch_table as table
 from devlint.flow.arguments import Args, Operand
 from devlint.flow.facts import Feeding
 from devlint.flow.frame import Frame
-from devlint.flow.operations import parts_of
+from devlint.flow.operations import of_one_size, parts_of
 from devlint.flow.place import HOST, UNKNOWN_PLACE, Place
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
 from devlint.flow.value import (
@@ -250,10 +250,14 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
         holds = module.holds
         first = [pair for pair in args.positional[:1] if pair[1].holds_tensors]
         if fact is not None and fact.kind == "loss":
+            if reference in table.OF_ONE_SIZE:
+                operands = of_one_size(operands)
             fed = [(node.func, module), *operands] if holds else operands
             if reference == "torch.nn.CTCLoss":
                 fed = operands[:1]  # targets and lengths may be on the host: cuDNN wants them there
-            chosen = frame.meet(node, fed, f"`{reference}`", strict=False)
+            numbers = reference in table.OF_TWO_NUMBERS and any(value.zero for _, value in operands)
+            strict = reference in table.STRICT_LOSSES and not numbers
+            chosen = frame.meet(node, fed, f"`{reference}`", strict=strict)
             if chosen is None:
                 return Value(THING, UNKNOWN_PLACE, node)
             return tensor(chosen.place, chosen.origin, zero=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
@@ -55,11 +55,22 @@ def call(frame: Frame, node: cst.Call, name: str, operation: table.Op, args: Arg
     sized = name not in table.OF_TWO_NUMBERS or not any(v.zero for _, v in operands)
     if bounded_by_number(name.rpartition(".")[2], args, 1):
         operands = operands[:1]
+    if name in table.OF_ONE_SIZE:
+        operands = of_one_size(operands)
     chosen = frame.meet(node, operands, f"`{name}`", strict=operation.strict and sized)
     result = result_of(frame, node, operation, chosen, args, 1, operands)
     if name == "torch.reshape" and gives_sizes(args._replace(positional=args.positional[1:])):
         result = result.but(zero=False)
     return suppositions.beside(frame, result, operands)
+
+
+def of_one_size(operands: Sequence[Operand]) -> list[Operand]:
+    """The operands of a loss that wants its target, the second, to be of the size of its input: where one of them has
+    dimensions, so has the other."""
+    pair, rest = operands[:2], operands[2:]
+    if not any(value.is_tensor and value.zero is False for _, value in pair):
+        return [*operands]
+    return [*((node, value.but(zero=False) if value.is_tensor else value) for node, value in pair), *rest]
 
 
 def bounded_by_number(tail: str, args: Args, offset: int) -> bool:

@@ -110,7 +110,21 @@ WINDOWED: frozenset[str] = frozenset({"stft", "istft"})
 
 #: Strict, but for two without dimensions, which are subtracted as they are: ``F.l1_loss(x.mean(), torch.tensor(0.5))``.
 #: (Tried on a GPU; ``mse_loss``, ``smooth_l1_loss`` and ``huber_loss`` refuse them.)
-OF_TWO_NUMBERS: frozenset[str] = frozenset({"torch.nn.functional.l1_loss"})
+OF_TWO_NUMBERS: frozenset[str] = frozenset({"torch.nn.functional.l1_loss", "torch.nn.L1Loss"})
+
+#: Losses that are strict as modules: their functions are, too.
+STRICT_LOSSES: frozenset[str] = frozenset(
+    f"torch.nn.{name}Loss" for name in "CrossEntropy Huber L1 MSE MultiLabelMargin MultiMargin NLL SmoothL1".split()
+)
+
+#: Refuse a target of another size than the input's: where one of these has dimensions, so has the other.
+#: https://pytorch.org/docs/stable/generated/torch.nn.functional.binary_cross_entropy.html
+OF_ONE_SIZE: frozenset[str] = frozenset(
+    {
+        *_names("binary_cross_entropy binary_cross_entropy_with_logits", "torch.nn.functional."),
+        *_names("BCELoss BCEWithLogitsLoss", "torch.nn."),
+    }
+)
 
 #: Read a bound as a number where the other one is: ``x.clamp(0.0, most)``.
 BOUNDED: frozenset[str] = frozenset({"clamp", "clamp_", "clip", "clip_"})
