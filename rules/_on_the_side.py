@@ -7,7 +7,6 @@ import re
 import libcst as cst
 
 from devlint import tree
-from devlint.flow.facts import Meeting
 from devlint.flow.names import dotted, names_bound
 from devlint.flow.place import Place
 from devlint.flow.scope import Class, Function
@@ -18,20 +17,19 @@ from devlint.rules._modules import has_parts
 _LENGTHS = re.compile(r"(^|_)(len|lens|length|lengths|sizes|counts)(_|$)|\w(lens|lengths)$")
 
 
-def is_on_the_side(rule: Rule, function: Function, cls: Class, meeting: Meeting) -> bool:
+def is_on_the_side(rule: Rule, function: Function, cls: Class, there: cst.CSTNode, place: Place) -> bool:
     """``def forward(self, x, target=None): ... target["boxes"] * torch.tensor(size)``: what comes after the input of a
     class with layers; and a part of what is handed in as one, where none of the module's own is called or counted with
     that. So are lengths, which `pack_padded_sequence` wants on the host."""
-    if any(isinstance(node, cst.Name) and _LENGTHS.search(node.value) for node in tree.walk(meeting.there_node)):
+    if any(isinstance(node, cst.Name) and _LENGTHS.search(node.value) for node in tree.walk(there)):
         return True
-    place = meeting.there.place
     first = next((param.name.value for param in function.positional[1:]), "")
     parts = _parts_of(function, place.name)
     if place.name == first and not parts:
         return False
     if not parts:
         return comes_after_input(function, cls, place)
-    named = [_part(node) for node in tree.walk(meeting.there_node)]
+    named = [_part(node) for node in tree.walk(there)]
     part = next((each for each in named if each in parts), "")
     counted = (
         node

@@ -18,6 +18,7 @@ from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
+from devlint.flow.steps import is_step
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
@@ -316,20 +317,49 @@ def _is_called_by_nobody(rule: Rule, function: Function) -> bool:
 
 def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
     """Whether ``forward`` or a training step runs a meeting with what it was handed."""
-    if OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.step_functions:
+    if OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.reached_functions:
         return False
     if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False
     if _moves_others(rule, function, meeting.there.origin) or is_moved_next(rule, meeting.node):
         return False
+    if not is_step(function):
+        param = meeting.there.origin
+        return isinstance(param, cst.Param) and _is_handed_input(rule, function, param, set())
+    return _is_input(rule, function, meeting.there_node, meeting.there.place)
+
+
+def _is_input(rule: Rule, step: Function, node: cst.BaseExpression, place: Place) -> bool:
+    """Whether what a ``forward`` or a training step was handed at a place is the module's input."""
+    cls = step.cls
     # def transfer_batch_to_device(self, batch, device, i): batch["image"] = batch["image"].to(device); return batch
-    if function.cls is None or function.cls.find_method("transfer_batch_to_device") is not None:
+    if cls is None or cls.find_method("transfer_batch_to_device") is not None:
         return False
-    if function.is_step:
-        return function.cls.is_module  # a trainer of one's own has to move what it is handed
-    if function.name != "forward" or _is_of_transforms(rule, function.cls):
-        return False
-    return not is_on_the_side(rule, function, function.cls, meeting)
+    if step.is_step:
+        return True
+    return not _is_of_transforms(rule, cls) and not is_on_the_side(rule, step, cls, node, place)
+
+
+def _is_handed_input(rule: Rule, function: Function, param: cst.Param, asked: set[cst.CSTNode]) -> bool:
+    """``def forward(self, x): return self._mix(x)`` and ``def _mix(self, rows): ... rows + torch.arange(n)``: whether
+    what a step calls is handed the step's input for a parameter, or something of the module's own."""
+    asked.add(param)
+    for call in calls_of(rule, function):
+        caller = rule.flow.function(call)
+        if caller is None or caller not in rule.flow.reached_functions:
+            continue
+        for given in given_to(call, function, param):
+            value = rule.flow.value(given)
+            if value.place.name == "self":
+                return True
+            if is_step(caller):
+                found = value.place.kind == "device" and _is_input(rule, caller, given, value.place)
+            else:
+                own = value.origin if value.origin in caller.params and value.origin not in asked else None
+                found = isinstance(own, cst.Param) and _is_handed_input(rule, caller, own, asked)
+            if found:
+                return True
+    return False
 
 
 def _is_of_transforms(rule: Rule, cls: Class) -> bool:

@@ -98,6 +98,7 @@ class Flow:
         self._running: set[Function] = set()
         self.loops: dict[cst.CSTNode, Loop] = {}  # those that were asked for
         self._steps: frozenset[Function] | None = None
+        self._reached: frozenset[Function] | None = None
         self.parts: dict[object, set[object]] = {}  # modules by identity, and those put into them
         self.bound_in_loops: dict[cst.CSTNode, set[str]] = {}
         self.lambdas: list[cst.Lambda] = []  # being called, the innermost last
@@ -201,6 +202,13 @@ class Flow:
         if self._steps is None:
             self._steps = steps.functions(self)
         return self._steps
+
+    @property
+    def reached_functions(self) -> frozenset[Function]:
+        """The functions that a module's ``forward`` or ``training_step`` may run."""
+        if self._reached is None:
+            self._reached = steps.reached(self)
+        return self._reached
 
     def describe(self) -> Iterator[tuple[cst.CSTNode, str]]:
         """Every expression the flow has an opinion on, with that opinion."""

@@ -25,11 +25,7 @@ def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
 
     ``plainly``: only those that are called under no test.
     """
-    todo = [
-        f
-        for f in flow.scope.functions.values()
-        if (f.name in STEPS and f.cls is not None and f.cls.is_module and not f.is_static) or f.name in flow.scope.hooks
-    ]
+    todo = [f for f in flow.scope.functions.values() if is_step(f) or f.name in flow.scope.hooks]
     seen = set(todo)
     while todo:
         function = todo.pop()
@@ -41,6 +37,26 @@ def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
                 seen.add(called)
                 todo.append(called)
     return frozenset(f for f in seen if f.role == DEVICE_SIDE)
+
+
+def reached(flow: Flow) -> frozenset[Function]:
+    """The functions of the file that ``forward`` or ``training_step`` of its modules may run, be it under a test."""
+    todo = [f for f in flow.scope.functions.values() if is_step(f)]
+    seen = set(todo)
+    while todo:
+        function = todo.pop()
+        for node in tree.walk(function.node.body):
+            called = function_called(flow, function, node) if type(node) is cst.Call else None
+            if called is not None and called not in seen and _runs_when_called(called):
+                seen.add(called)
+                todo.append(called)
+    return frozenset(f for f in seen if f.role == DEVICE_SIDE)
+
+
+def is_step(function: Function) -> bool:
+    """Whether a function is ``forward`` or ``training_step`` of a module."""
+    cls = function.cls
+    return function.name in STEPS and cls is not None and cls.is_module and not function.is_static
 
 
 def _runs_when_called(function: Function) -> bool:
