@@ -16,6 +16,7 @@ from devlint.flow.value import TENSOR
 from devlint.rule import Rule
 from devlint.rules._companions import goes_on
 from devlint.rules._followed import is_for_host
+from devlint.rules._made import is_read_at_once
 from devlint.rules._meetings import is_dead, is_of_host, runs_on_host
 from devlint.rules._switches import tests_above
 
@@ -47,7 +48,7 @@ def forgotten(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[Forg
                 break
             if any(asks_for_device(rule.code(test)) for test, _, _ in tests_above(rule, call)) or is_dead(rule, call):
                 continue
-            if _is_named(rule, call) and goes_on(rule, function, call):
+            if _is_named(rule, call) and goes_on(rule, function, call) and not is_read_at_once(rule, call):
                 yield Forgotten(call, *told)
 
 

@@ -267,6 +267,25 @@ def is_use(rule: Rule, node: cst.Name) -> bool:
     return not (isinstance(above, cst.Arg) and above.keyword is node)
 
 
+_READ = frozenset({"item", "tolist", "numpy"})
+_NUMBERS = frozenset({"float", "int", "bool", "len"})
+
+
+def is_read_at_once(rule: Rule, made: cst.BaseExpression) -> bool:
+    """``options.get("least", torch.tensor(3)).item()``, ``torch.linspace(torch.log(torch.tensor(low)), high, 8)``: the
+    host reads what comes of it in the same expression, as a number or to make something else."""
+    node: cst.CSTNode = made
+    above = rule.parent(made)
+    while isinstance(above, cst.Arg | cst.BaseExpression):
+        if isinstance(above, cst.Attribute) and above.attr.value in _READ:
+            return True
+        call = above if isinstance(above, cst.Call) and above.func is not node else None
+        if call is not None and (called_name(call) in _NUMBERS or rule.flow.factory(call) is not None):
+            return True
+        node, above = above, rule.parent(above)
+    return False
+
+
 def statement_in(rule: Rule, block: cst.CSTNode, node: cst.CSTNode) -> cst.CSTNode | None:
     """The statement of the block that holds a node."""
     current: cst.CSTNode | None = node

@@ -11,7 +11,7 @@ from devlint.flow.hypothesis import names_device
 from devlint.flow.names import dotted
 from devlint.flow.scope import HOST_SIDE, Function
 from devlint.rule import Rule
-from devlint.rules._made import is_use
+from devlint.rules._made import is_read_at_once, is_use
 
 
 def beside_unread_device(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> Iterator[tuple[cst.Call, cst.Assign]]:
@@ -28,11 +28,10 @@ def beside_unread_device(rule: Rule, is_meant: Callable[[cst.Call], bool]) -> It
     moved = {move.value.origin for move in rule.flow.facts.moves.values()}
     for call in rule.flow.makers:
         function = rule.flow.function(call)
-        if function in unread and call not in moved and is_meant(call) and rule.flow.value(call).place.is_host:
-            above = rule.parent(call)
-            # torch.tensor(rows).numpy(), torch.zeros(n).tolist()
-            if not isinstance(above, cst.Attribute | cst.Expr):
-                yield call, unread[function]
+        if function not in unread or call in moved or not is_meant(call) or not rule.flow.value(call).place.is_host:
+            continue
+        if not isinstance(rule.parent(call), cst.Attribute | cst.Expr) and not is_read_at_once(rule, call):
+            yield call, unread[function]
 
 
 def _asks_for_device(value: cst.BaseExpression) -> bool:
