@@ -268,7 +268,10 @@ def call(frame: Frame, node: cst.Call, module: Value, args: Args) -> Value:
                 operands = [part for operand in operands for part in parts_of(operand)]  # self.lstm(x, (h0, c0))
             fed = operands if takes_all else [pair for pair in first or operands[:1] if not pair[1].zero]
             frame.meet(node, [(node.func, module), *fed], f"`{reference}`", strict=True)
-        elif first and not module.place.is_there:
+        elif reference in table.COMPARING:
+            strict = table.FUNCTIONS[table.COMPARING[reference]].strict
+            frame.meet(node, operands, f"`{reference}`", strict=strict)
+        if not holds and first and not module.place.is_there:
             return Value(THING, first[0][1].place, node)
         # scores = self.cosine(kept[a], kept[b])   outside of steps, what was kept may have been brought to the host
         unplaced = module.place.is_host or not _is_plain_step(frame)

@@ -117,6 +117,12 @@ STRICT_LOSSES: frozenset[str] = frozenset(
     f"torch.nn.{name}Loss" for name in "CrossEntropy Huber L1 MSE MultiLabelMargin MultiMargin NLL SmoothL1".split()
 )
 
+#: Compare two tensors, have none of their own, and are as strict as their functions.
+COMPARING: dict[str, str] = {
+    "torch.nn.CosineSimilarity": "torch.nn.functional.cosine_similarity",
+    "torch.nn.PairwiseDistance": "torch.nn.functional.pairwise_distance",
+}
+
 #: Refuse a target of another size than the input's: where one of these has dimensions, so has the other.
 #: https://pytorch.org/docs/stable/generated/torch.nn.functional.binary_cross_entropy.html
 OF_ONE_SIZE: frozenset[str] = frozenset(
@@ -302,7 +308,9 @@ _SHARED: tuple[_Group, ...] = (
     # ... the result has a dimension
     ("cholesky cholesky_inverse diff fliplr flipud inverse matrix_exp matrix_power pinverse renorm rot90 tril", _ADDS),
     ("triu argwhere bincount diag diag_embed diagflat diagonal flatten histc multinomial narrow narrow_copy", _ADDS),
-    ("nonzero nonzero_static ravel repeat_interleave stft tile unflatten unique unique_consecutive unsqueeze", _ADDS),
+    ("nonzero nonzero_static ravel stft tile unflatten unique unique_consecutive unsqueeze", _ADDS),
+    # a tensor of repeats becomes an index, which has to be where the rows are
+    ("repeat_interleave", _STRICT_ADDS),
     # ... it may have none
     ("as_strided broadcast_to corrcoef cov istft logsumexp reshape select squeeze", _VIEW),
     # ... it is a tuple
