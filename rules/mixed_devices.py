@@ -15,12 +15,15 @@ from devlint.rule import Rule
 from devlint.rules._arguments import argument
 from devlint.rules._beside_made import BesideMade, beside_plain
 from devlint.rules._left_behind import is_needed_there, left_behind
+from devlint.rules._made import is_use
 from devlint.rules._meetings import doubted, is_dead, meetings
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._shown import is_chosen, is_surely_there
 
 _MADE = "it is made"
+#: What a module is moved by, or may be.
+_MAY_MOVE = table.MOVES | {"apply", "load", "to_empty"}
 
 
 class MixedDevices(Rule):
@@ -265,7 +268,7 @@ class MixedDevices(Rule):
                 return None  # class Nearest(nn.Module): what it keeps is what `fit` is handed, wherever that is
             if self.flow.function(origin) is not self.flow.function(meeting.node):
                 # self.net = resnet18() in the constructor: others may move it before a method calls it
-                return "it is built" if self._is_left_by_object(meeting) else None
+                return "it is built" if self._is_left_by_object(meeting) or self._is_left_by_file(meeting) else None
             if self._has_parts_set(meeting):
                 return None  # layer = Layer(3); layer.inner.weight = nn.Parameter(torch.eye(3, device=device))
             return "it is built" if host.obj is origin else None
@@ -282,6 +285,23 @@ class MixedDevices(Rule):
         if name in table.DISTRIBUTIONS and self._has_parts_replaced(origin):
             return None
         return _MADE if name in table.HOST_FACTORIES or name in table.DISTRIBUTIONS else None
+
+    def _is_left_by_file(self, meeting: Meeting) -> bool:
+        """``policy = Net().to(device); target = Net()`` outside of functions, and ``target(x.to(device))`` in one."""
+        made, name = meeting.host.origin, meeting.host_node
+        if not isinstance(name, cst.Name) or made is None or self.flow.function(made) is not None:
+            return False
+        uses = [use for use in self.source.nodes_of(cst.Name) if use.value == name.value]
+        bound = [use for use in uses if isinstance(self.parent(use), cst.AssignTarget)]
+        # train(target), for net in (policy, target): net.to(device)   may move it
+        return len(bound) == 1 and all(use in bound or self._is_only_asked(use) for use in uses)
+
+    def _is_only_asked(self, use: cst.Name) -> bool:
+        """``target(x)``, ``target.eval()``, ``other.target``"""
+        above = self.parent(use)
+        if isinstance(above, cst.Attribute):
+            return above.attr is use or above.attr.value not in _MAY_MOVE
+        return (isinstance(above, cst.Call) and above.func is use) or not is_use(self, use)
 
     def _is_left_by_object(self, meeting: Meeting) -> bool:
         """``self.q = Net().to(device); self.target = Net()``, of an object that is no module."""

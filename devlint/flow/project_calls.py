@@ -175,7 +175,9 @@ def _meet_perhaps(
 
 
 def _may_stay(frame: Frame, node: cst.Call, receiver: Value | None) -> bool:
-    return _is_built_here(frame, receiver) or _is_kept(frame, node, receiver)
+    if _is_built_here(frame, receiver) or _is_kept(frame, node, receiver):
+        return True
+    return _is_built_by_file(frame, node, receiver)
 
 
 def _meet_there(
@@ -208,6 +210,14 @@ def _is_kept(frame: Frame, node: cst.Call, module: Value | None) -> bool:
     maker = frame.flow.function(module.origin) if isinstance(module.origin, cst.Call) else None
     key = frame.key(node.func) or ""
     return module.obj is module.origin and maker is not None and maker.cls is frame.cls and key.startswith("self.")
+
+
+def _is_built_by_file(frame: Frame, node: cst.Call, module: Value | None) -> bool:
+    """Whether the file builds a module as it is run, and has it under a name: ``net = Net()`` outside of functions."""
+    if module is None or module.kind != MODULE or module.obj is not module.origin:
+        return False
+    by_file = isinstance(module.origin, cst.Call) and frame.flow.function(module.origin) is None
+    return by_file and isinstance(node.func, cst.Name)
 
 
 def _note_default(frame: Frame, node: cst.Call, function: Function, given: dict[str, Operand], args: Args) -> None:
