@@ -8,7 +8,7 @@ import libcst as cst
 
 from devlint import tree
 from devlint.flow import torch_table as table
-from devlint.flow.names import dotted, targets_in
+from devlint.flow.names import dotted, names_bound, targets_in
 from devlint.flow.scope import CONSTRUCTOR, HOST_SIDE, Class, Function
 from devlint.flow.value import DICT, LIST, NONE, TENSOR, TUPLE, Value
 from devlint.rule import Rule
@@ -84,7 +84,7 @@ def _kept(rule: Rule, cls: Class, name: str) -> Kept | None:
             found = value
         elif _is_fitted(rule, function, statement.value, value):
             found, fitted = found or value, True
-        elif _is_handed_in(function, value) or _is_update(rule, name, statement.value):
+        elif _is_handed_in(function, value) or _is_update(rule, name, function, statement.value):
             continue
         else:
             return None
@@ -109,10 +109,23 @@ def _put_in_buffer(rule: Rule, cls: Class, name: str, stores: list[tuple[cst.CST
     return Kept(late[0][1].but(attr=(cls, name)), tuple(statement for statement, _ in late), in_buffer=True)
 
 
-def _is_update(rule: Rule, name: str, node: cst.BaseExpression) -> bool:
-    """``out, self.hidden = self.rnn(x, self.hidden)``, which needs what was there before, where that was."""
-    names_it = any(type(each) is cst.Attribute and dotted(each) == f"self.{name}" for each in tree.walk(node))
-    return names_it and not any(word in rule.code(node) for word in MOVING)
+def _is_update(rule: Rule, name: str, function: Function, node: cst.BaseExpression) -> bool:
+    """``out, self.hidden = self.rnn(x, self.hidden)``, which needs what was there before, where that was; also by way
+    of a name: ``out, last = self.rnn(x, self.hidden); self.hidden = last.detach()``."""
+    if any(word in rule.code(node) for word in MOVING):
+        return False
+    if _reads_own(name, node):
+        return True
+    names = {each.value for each in tree.walk(node) if isinstance(each, cst.Name)}
+    return any(
+        _reads_own(name, each.value) and not any(word in rule.code(each) for word in MOVING)
+        for each in tree.walk(function.node.body)
+        if isinstance(each, cst.Assign) and names & names_bound(each.targets[0].target)
+    )
+
+
+def _reads_own(name: str, node: cst.BaseExpression) -> bool:
+    return any(type(each) is cst.Attribute and dotted(each) == f"self.{name}" for each in tree.walk(node))
 
 
 def _is_handed_in(function: Function, value: Value) -> bool:
