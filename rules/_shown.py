@@ -317,16 +317,26 @@ def _is_called_by_nobody(rule: Rule, function: Function) -> bool:
 
 def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
     """Whether ``forward`` or a training step runs a meeting with what it was handed."""
-    if OF_DATA.search("/".join(near(rule.source.path))) or function not in rule.flow.reached_functions:
+    if OF_DATA.search("/".join(near(rule.source.path))):
+        return False
+    if function not in rule.flow.reached_functions and not _is_offered(rule, function):
         return False
     if not _is_handed_tensor(rule, function, meeting.there.origin):
         return False
     if _moves_others(rule, function, meeting.there.origin) or is_moved_next(rule, meeting.node):
         return False
-    if not is_step(function):
+    if function in rule.flow.reached_functions and not is_step(function):
         param = meeting.there.origin
         return isinstance(param, cst.Param) and _is_handed_input(rule, function, param, set())
     return _is_input(rule, function, meeting.there_node, meeting.there.place)
+
+
+def _is_offered(rule: Rule, function: Function) -> bool:
+    """``def log_prob(self, x)`` of a module, which its own file never calls: who has the module calls it as he calls
+    ``forward``."""
+    cls = function.cls
+    offered = cls is not None and cls.is_module and not function.name.startswith("_") and not function.is_static
+    return offered and not calls_of(rule, function)
 
 
 def _is_input(rule: Rule, step: Function, node: cst.BaseExpression, place: Place) -> bool:

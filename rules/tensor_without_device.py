@@ -117,9 +117,9 @@ class TensorWithoutDevice(Rule):
     Told by default is what is plain; where one of these does not hold, the finding is tentative:
 
     - The other side is the module's own, on a device that the code names, the input of `forward` or of a training step
-      (in functions and methods that these hand it to, too), or handed to a plain function that its file calls with what
-      is on a device and with nothing else. What comes after the input of a module with layers, or is an entry of a
-      batch (`target["boxes"]`), may be as the loader gave it.
+      (in functions and methods that these hand it to, too) or of a public method of a module that its file never calls,
+      or handed to a plain function that its file calls with what is on a device and with nothing else. What comes after
+      the input of a module with layers, or is an entry of a batch (`target["boxes"]`), may be as the loader gave it.
     - The way there is straight: no branch, turn of a loop or constructor in between, at most one test above both, and
       nothing else that takes the tensor's place.
     - They meet in what takes them as they are: no module of unknown make, nor the mask of `nn.TransformerEncoder`. Data
