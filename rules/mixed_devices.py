@@ -17,6 +17,7 @@ from devlint.rules._beside_made import BesideMade, beside_plain
 from devlint.rules._left_behind import is_needed_there, left_behind
 from devlint.rules._made import is_use
 from devlint.rules._meetings import doubted, is_dead, meetings
+from devlint.rules._moved_once import moved_once
 from devlint.rules._moves import short
 from devlint.rules._places import device_expression, origin_note, where
 from devlint.rules._shown import is_chosen, is_surely_there
@@ -38,6 +39,9 @@ class MixedDevices(Rule):
     moves what it calls it with; what is on a device where a type of the host is to take it (`torch.LongTensor(index)`);
     and a part of a batch, or of what a tokenizer gave, that meets what is on a device, where another part of the same
     batch is moved: `criterion(net(x.to(device)), y)`.
+
+    Likewise what a function was handed and moves for one use alone (`loss = criterion(net(x.to(device)), x)`), and two
+    that are on two devices, both of which the code names (`torch.ones(3, device="cuda:0") + net.to("cuda:1")(x)`).
 
     Reports also a layer that is put into a module which has been moved before, and is called afterwards, and lengths on
     a device that `pack_padded_sequence` is handed, which reads them on the host.
@@ -90,10 +94,11 @@ class MixedDevices(Rule):
     the data set, or what collates its rows, may put them on a device.
 
     Told by default are a part of a batch that stays on the host, while another part of it is moved in the same turn of
-    the loop (`loss = criterion(net(x.to(device)), y)`), parts that are put into a module after its move, and lengths
-    for `pack_padded_sequence`. All other meetings are tentative, and so are comparisons, and what is computed with a
-    part (`round(size * gain)`), where that may be a number, parts that are handed to a model, or to a loss that is not
-    torch's own, or that a wrapper of models may move, and batches of which a model is fed a part as it is (`net(x)`).
+    the loop (`loss = criterion(net(x.to(device)), y)`), parts that are put into a module after its move, lengths for
+    `pack_padded_sequence`, and two devices that one function names. All other meetings are tentative, and so are
+    comparisons, and what is computed with a part (`round(size * gain)`), where that may be a number, parts that are
+    handed to a model, or to a loss that is not torch's own, or that a wrapper of models may move, and batches of which
+    a model is fed a part as it is (`net(x)`).
 
     In published code it was true in 15 of 61 findings in all samples, nearly all of them tentative now, or silent; it
     waited in the nursery for that. By default it tells next to nothing there: of two in one file of 3,508 repositories
@@ -144,11 +149,45 @@ class MixedDevices(Rule):
             )
         for meeting, moved in left_behind(self):
             self._report_left_behind(meeting, moved)
+        for meeting, moved in moved_once(self):
+            self._report_moved_once(meeting, moved)
+        for meeting in self.flow.facts.apart.values():
+            if not is_dead(self, meeting.node):
+                self._report_apart(meeting)
         for found in beside_plain(self):
             if self.flow.value(found.factory).origin not in reported and found.factory not in reported:
                 reported.add(found.factory)
                 self._report_plain(found)
         self._report_lengths()
+
+    def _report_moved_once(self, meeting: Meeting, moved: Move) -> None:
+        """``loss = criterion(net(x.to(device)), x)``"""
+        host, there = meeting.host_node, short(self.code(meeting.there_node))
+        fix = None
+        if moved.target_node is not None:
+            device = self.code(moved.target_node)
+            fix = self.fix(f"move it: `.to({device})`", self.insert_after(host, f".to({device})"), safe=False)
+        self.report(
+            meeting.node,
+            f"`{short(self.code(host))}` is where it was handed in, and meets `{there}` on "
+            f"{where(meeting.there.place)}, in {meeting.what}",
+            notes=[self.note(moved.node, "only this copy of it is moved")],
+            fix=fix,
+            tentative=True,  # whoever calls may have moved it already
+        )
+
+    def _report_apart(self, meeting: Meeting) -> None:
+        """``torch.ones(3, device="cuda:0") + torch.ones(3, device="cuda:1")``"""
+        one, other = short(self.code(meeting.host_node)), short(self.code(meeting.there_node))
+        function = self.flow.function(meeting.node)
+        made = [value.origin for value in (meeting.host, meeting.there)]
+        self.report(
+            meeting.node,
+            f"`{one}` is on {where(meeting.host.place)} and meets `{other}` on {where(meeting.there.place)}, "
+            f"in {meeting.what}",
+            notes=[self.note(each, "one is put there here") for each in made if each is not None],
+            tentative=any(each is None or self.flow.function(each) is not function for each in made),
+        )
 
     def _report_plain(self, found: BesideMade) -> None:
         """``x + Normal(0, 1).sample(x.shape)``"""

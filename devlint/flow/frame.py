@@ -15,6 +15,7 @@ from devlint.flow.facts import Meeting, Wait
 from devlint.flow.names import annotation_names, dotted, is_dict_of_tensors, is_list_of_tensors, is_tensor_annotation
 from devlint.flow.place import (
     CANNOT_TELL,
+    DIFFERENT,
     HOST,
     SOMEWHERE,
     UNKNOWN_PLACE,
@@ -345,8 +346,10 @@ class Frame:
                     fixed = fixed or operand
                 if there is None:
                     there = operand
-                elif relation(there[1].place, place) == CANNOT_TELL:
+                elif (how := relation(there[1].place, place)) == CANNOT_TELL:
                     self.constrain(there, operand)
+                elif how == DIFFERENT and not self.dead:
+                    self.facts.apart.setdefault((node, operand[0]), Meeting(node, what, *operand, *there))
             elif place.kind == "host":
                 if value.zero is not False and not strict:
                     zero = zero or operand  # a zero-dimensional host tensor mixes with anything
@@ -387,6 +390,8 @@ class Frame:
                 self.constrain(host, other)
         if there is not None:
             self.leave_behind(node, operands, what, there)
+            for operand in operands:
+                self.leave_unmoved(node, what, operand, there)
         elif host is not None:
             self._meet_on_host(node, operands)
         if fixed is not None:
@@ -442,6 +447,14 @@ class Frame:
                 if maker is not None and (maker.kind == LOADER or maker.ref == "encoding"):
                     meeting = Meeting(node, what, operand[0], value, there[0], there[1])
                     self.facts.left_behind.setdefault((node, operand[0]), meeting)
+
+    def leave_unmoved(self, node: cst.CSTNode, what: str, given: Operand, there: Operand) -> None:
+        """``def step(x): criterion(net(x.to(device)), x)``: what was handed in comes to what is on a device."""
+        value = given[1]
+        if self.dead or self.function is None or value.origin not in self.function.params or value.place.is_there:
+            return
+        if value.kind in (TENSOR, UNKNOWN_KIND) and not value.place.is_host:
+            self.facts.unmoved.setdefault((node, given[0]), Meeting(node, what, *given, *there))
 
     def met(self, node: cst.CSTNode, what: str, host: Operand, there: Operand) -> None:
         """An operand on the host meets one on a device, in an operation that refuses that."""

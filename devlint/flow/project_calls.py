@@ -94,6 +94,9 @@ def call(frame: Frame, node: cst.Call, function: Function, args: Args, receiver:
                     made = on_host(frame, node, host[1], at)
                     if made is not None and (name != "self" or _may_stay(frame, node, receiver)):
                         _meet_inside(frame, node, function, (host[0], made), there, there_at)
+            for one, two in ((pair, other), (other, pair)):
+                if is_here and two[1].place.is_there:
+                    frame.leave_unmoved(node, f"`{function.name}`", one, two)
             frame.constrain(pair, other)  # what calls that one has to see to it
     for indexed, index in summary.indexed if is_here and not frame.dead else ():
         rows, by = given.get(indexed), given.get(index)
