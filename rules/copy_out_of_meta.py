@@ -109,7 +109,7 @@ class CopyOutOfMeta(Rule):
         value = move.value
         if value.kind == TENSOR:
             return value.origin if value.place.kind == "meta" else None
-        if value.kind not in (MODULE, UNKNOWN_KIND) or self.flow.function(move.node) is None:
+        if value.kind not in (MODULE, UNKNOWN_KIND):
             return None
         name = dotted(move.receiver)
         # nn.ReLU().to(device)  has nothing to copy
@@ -118,7 +118,9 @@ class CopyOutOfMeta(Rule):
         made = value.origin if value.place.kind == "meta" else self._made_under_meta(name, move)
         if isinstance(made, cst.Call) and _makes_module(made) and self._may_be_filled_as_made(made):
             return None
-        return made if made is not None and self._stays_empty(name, made, move.node) else None
+        if made is None or (self.flow.function(move.node) is None and self.flow.function(made) is not None):
+            return None  # net = build(); net.to(device)   outside of functions
+        return made if self._stays_empty(name, made, move.node) else None
 
     def _made_under_meta(self, name: str, move: Move) -> cst.CSTNode | None:
         """``with torch.device("meta"): model = Net()``, the last thing that the name was bound to before the move."""
