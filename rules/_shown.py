@@ -18,7 +18,7 @@ from devlint.flow.hypothesis import names_device, numbers_device
 from devlint.flow.names import dotted, last_word, names_bound
 from devlint.flow.place import UNKNOWN_PLACE, Place, from_string
 from devlint.flow.scope import CONSTRUCTOR, Class, Function
-from devlint.flow.steps import is_step
+from devlint.flow.steps import is_module_step
 from devlint.flow.value import MODULE, TENSOR, THING, UNKNOWN_KIND, Value
 from devlint.rule import Rule
 from devlint.rules._arguments import given_to
@@ -325,7 +325,7 @@ def _runs_in_forward(rule: Rule, function: Function, meeting: Meeting) -> bool:
         return False
     if _moves_others(rule, function, meeting.there.origin) or is_moved_next(rule, meeting.node):
         return False
-    if function in rule.flow.reached_functions and not is_step(function):
+    if function in rule.flow.reached_functions and not is_module_step(function):
         param = meeting.there.origin
         return isinstance(param, cst.Param) and _is_handed_input(rule, function, param, set())
     return _is_input(rule, function, meeting.there_node, meeting.there.place)
@@ -362,7 +362,7 @@ def _is_handed_input(rule: Rule, function: Function, param: cst.Param, asked: se
             value = rule.flow.value(given)
             if value.place.name == "self":
                 return True
-            if is_step(caller):
+            if is_module_step(caller):
                 found = value.place.kind == "device" and _is_input(rule, caller, given, value.place)
             else:
                 own = value.origin if value.origin in caller.params and value.origin not in asked else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -25,38 +25,43 @@ def functions(flow: Flow, *, plainly: bool = False) -> frozenset[Function]:
 
     ``plainly``: only those that are called under no test.
     """
-    todo = [f for f in flow.scope.functions.values() if is_step(f) or f.name in flow.scope.hooks]
-    seen = set(todo)
+    starts = [f for f in flow.scope.functions.values() if is_module_step(f) or f.name in flow.scope.hooks]
+    return _called_from(
+        flow,
+        starts,
+        lambda function, node: (
+            runs_each_time(flow, function, node) and not (plainly and is_under_test(flow, function, node))
+        ),
+    )
+
+
+def reached(flow: Flow) -> frozenset[Function]:
+    """The functions of the file that ``forward`` or ``training_step`` of its modules may run, be it under a test."""
+    starts = [f for f in flow.scope.functions.values() if is_module_step(f)]
+    return _called_from(flow, starts, lambda function, node: True)
+
+
+def is_module_step(function: Function) -> bool:
+    """Whether a function is ``forward`` or ``training_step`` of a module."""
+    cls = function.cls
+    return function.name in STEPS and cls is not None and cls.is_module and not function.is_static
+
+
+def _called_from(
+    flow: Flow, starts: list[Function], counts: Callable[[Function, cst.CSTNode], bool]
+) -> frozenset[Function]:
+    """These functions and what they call, directly or in turn; ``counts`` judges a call in a function."""
+    todo, seen = [*starts], {*starts}
     while todo:
         function = todo.pop()
         for node in tree.walk(function.node.body):
             called = function_called(flow, function, node) if type(node) is cst.Call else None
             if called is None or called in seen or not _runs_when_called(called):
                 continue
-            if runs_each_time(flow, function, node) and not (plainly and is_under_test(flow, function, node)):
+            if counts(function, node):
                 seen.add(called)
                 todo.append(called)
     return frozenset(f for f in seen if f.role == DEVICE_SIDE)
-
-
-def reached(flow: Flow) -> frozenset[Function]:
-    """The functions of the file that ``forward`` or ``training_step`` of its modules may run, be it under a test."""
-    todo = [f for f in flow.scope.functions.values() if is_step(f)]
-    seen = set(todo)
-    while todo:
-        function = todo.pop()
-        for node in tree.walk(function.node.body):
-            called = function_called(flow, function, node) if type(node) is cst.Call else None
-            if called is not None and called not in seen and _runs_when_called(called):
-                seen.add(called)
-                todo.append(called)
-    return frozenset(f for f in seen if f.role == DEVICE_SIDE)
-
-
-def is_step(function: Function) -> bool:
-    """Whether a function is ``forward`` or ``training_step`` of a module."""
-    cls = function.cls
-    return function.name in STEPS and cls is not None and cls.is_module and not function.is_static
 
 
 def _runs_when_called(function: Function) -> bool:
