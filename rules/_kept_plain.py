@@ -116,6 +116,8 @@ def _is_update(rule: Rule, name: str, function: Function, node: cst.BaseExpressi
         return False
     if _reads_own(name, node):
         return True
+    if function.role == CONSTRUCTOR or name not in function.attributes.get("self", ()):
+        return False
     names = {each.value for each in tree.walk(node) if isinstance(each, cst.Name)}
     return any(
         _reads_own(name, each.value) and not any(word in rule.code(each) for word in MOVING)

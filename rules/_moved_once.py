@@ -19,26 +19,31 @@ _TAKE_BOTH = frozenset({"indexing", "a call of the module"})
 
 def moved_once(rule: Rule) -> Iterator[tuple[Meeting, Move]]:
     """``found = net(x.to(device)); loss = criterion(found, x)``: each parameter once, with the copy that is moved."""
+    copies: dict[cst.CSTNode | None, list[Move]] = {}
+    for move in rule.flow.facts.moves.values():
+        if move.target.is_there and isinstance(move.receiver, cst.Name):
+            copies.setdefault(move.value.origin, []).append(move)
     seen: set[cst.CSTNode] = set()
     for meeting in rule.flow.facts.unmoved.values():
         param = meeting.host.origin
-        if param is None or param in seen or meeting.what in _TAKE_BOTH or is_dead(rule, meeting.node):
+        if param is None or param not in copies or param in seen or meeting.what in _TAKE_BOTH:
             continue
-        move = _copy_of(rule, meeting)
-        if move is not None:
+        if is_dead(rule, meeting.node):
+            continue
+        copy = _copy_of(rule, meeting, copies[param])
+        if copy is not None:
             seen.add(param)
-            yield meeting, move
+            yield meeting, copy
 
 
-def _copy_of(rule: Rule, meeting: Meeting) -> Move | None:
+def _copy_of(rule: Rule, meeting: Meeting, copies: list[Move]) -> Move | None:
+    """The one that is made before they meet, on the same path, and to no other device."""
     name, flow = _name(meeting.host_node), rule.flow
     _, end = rule.source.offsets(meeting.node)
-    for move in flow.facts.moves.values():
-        if rule.source.offsets(move.node)[0] >= end:
+    for move in copies:
+        if rule.source.offsets(move.node)[0] >= end or rule.code(move.receiver) != name:
             continue
-        if not move.target.is_there or not isinstance(move.receiver, cst.Name) or move.receiver.value != name:
-            continue
-        if move.value.origin is not meeting.host.origin or isinstance(rule.parent(move.node), cst.Expr):
+        if isinstance(rule.parent(move.node), cst.Expr):
             continue  # x.to(device), as a statement: discarded-move speaks of it
         if flow.function(move.node) is not flow.function(meeting.node) or tests_apart(rule, move.node, meeting.node):
             continue

@@ -451,9 +451,11 @@ class Frame:
     def leave_unmoved(self, node: cst.CSTNode, what: str, given: Operand, there: Operand) -> None:
         """``def step(x): criterion(net(x.to(device)), x)``: what was handed in comes to what is on a device."""
         value = given[1]
-        if self.dead or self.function is None or value.origin not in self.function.params or value.place.is_there:
+        if type(value.origin) is not cst.Param or (value.kind != TENSOR and value.kind != UNKNOWN_KIND):
             return
-        if value.kind in (TENSOR, UNKNOWN_KIND) and not value.place.is_host:
+        if self.dead or self.function is None or value.place.is_there or value.place.is_host:
+            return
+        if value.origin in self.function.params:
             self.facts.unmoved.setdefault((node, given[0]), Meeting(node, what, *given, *there))
 
     def met(self, node: cst.CSTNode, what: str, host: Operand, there: Operand) -> None:
