@@ -112,18 +112,21 @@ def _put_in_buffer(rule: Rule, cls: Class, name: str, stores: list[tuple[cst.CST
 def _is_update(rule: Rule, name: str, function: Function, node: cst.BaseExpression) -> bool:
     """``out, self.hidden = self.rnn(x, self.hidden)``, which needs what was there before, where that was; also by way
     of a name: ``out, last = self.rnn(x, self.hidden); self.hidden = last.detach()``."""
-    if any(word in rule.code(node) for word in MOVING):
-        return False
     if _reads_own(name, node):
-        return True
+        return not _moves(rule, node)
     if function.role == CONSTRUCTOR or name not in function.attributes.get("self", ()):
         return False
     names = {each.value for each in tree.walk(node) if isinstance(each, cst.Name)}
-    return any(
-        _reads_own(name, each.value) and not any(word in rule.code(each) for word in MOVING)
+    return not _moves(rule, node) and any(
+        _reads_own(name, each.value) and not _moves(rule, each)
         for each in tree.walk(function.node.body)
         if isinstance(each, cst.Assign) and names & names_bound(each.targets[0].target)
     )
+
+
+def _moves(rule: Rule, node: cst.CSTNode) -> bool:
+    code = rule.code(node)
+    return any(word in code for word in MOVING)
 
 
 def _reads_own(name: str, node: cst.BaseExpression) -> bool:
