@@ -308,19 +308,11 @@ def may_be_handed_there(rule: Rule, function: Function, node: cst.CSTNode, name:
         return False
     if _FOR_HOST.search(function.name):
         return False  # def fetch_cpu(rows, table): ...
-    if "pin_memory" in rule.source.text and any("pin_memory" in each.attribute_words for each in _around(function)):
+    if "pin_memory" in rule.source.text and any("pin_memory" in each.attribute_words for each in function.outwards):
         return False  # torch.stack([pad(row) for row in rows]).pin_memory(): only what is on the host can be pinned
     if is_no_tensor(rule.flow, node, name):
         return False  # if isinstance(knots, dict): torch.ones(n) * knots["low"]
     return not reads_array(rule, function, name)
-
-
-def _around(function: Function) -> Iterator[Function]:
-    """A function, and those that it is defined in."""
-    inner: Function | None = function
-    while inner is not None:
-        yield inner
-        inner = inner.outer
 
 
 def _makes_tables(rule: Rule, function: Function) -> bool:

@@ -163,16 +163,12 @@ class MixedDevices(Rule):
     def _report_moved_once(self, meeting: Meeting, moved: Move) -> None:
         """``loss = criterion(net(x.to(device)), x)``"""
         host, there = meeting.host_node, short(self.code(meeting.there_node))
-        fix = None
-        if moved.target_node is not None:
-            device = self.code(moved.target_node)
-            fix = self.fix(f"move it: `.to({device})`", self.insert_after(host, f".to({device})"), safe=False)
         self.report(
             meeting.node,
             f"`{short(self.code(host))}` is where it was handed in, and meets `{there}` on "
             f"{where(meeting.there.place)}, in {meeting.what}",
             notes=[self.note(moved.node, "only this copy of it is moved")],
-            fix=fix,
+            fix=self._move_likewise(host, moved),
             tentative=True,  # whoever calls may have moved it already
         )
 
@@ -265,21 +261,24 @@ class MixedDevices(Rule):
         if self._is_discarded(meeting):
             return
         host, there, beside = meeting.host_node, short(self.code(meeting.there_node)), self.flow.value(moved.node)
-        fix = None
-        if moved.target_node is not None and isinstance(host, cst.Name | cst.Attribute | cst.Call | cst.Subscript):
-            device = self.code(moved.target_node)
-            fix = self.fix(f"move it: `.to({device})`", self.insert_after(host, f".to({device})"), safe=False)
         self.report(
             meeting.node,
             f"`{short(self.code(host))}` is not moved and meets `{there}` on {where(beside.place)}, in {meeting.what}",
             notes=[self.note(moved.node, "another part of the same batch is moved here")],
-            fix=fix,
+            fix=self._move_likewise(host, moved),
             # y == 0, where `y` may be a number beside a tensor
             tentative=meeting.what == "a comparison"
             or not self._is_of_batch(host)
             or self._is_input(meeting)
             or not (is_needed_there(self, meeting) and is_chosen(self, beside)),
         )
+
+    def _move_likewise(self, host: cst.BaseExpression, moved: Move) -> Fix | None:
+        """Move it to where another move goes."""
+        if moved.target_node is None or not isinstance(host, cst.Name | cst.Attribute | cst.Call | cst.Subscript):
+            return None
+        device = self.code(moved.target_node)
+        return self.fix(f"move it: `.to({device})`", self.insert_after(host, f".to({device})"), safe=False)
 
     def _is_of_batch(self, node: cst.BaseExpression) -> bool:
         """``y`` of ``for x, y in loader:``, ``batch["y"].float()``; not ``round(size * gain)``, a number."""

@@ -135,9 +135,9 @@ class Facts:
     feedings: dict[tuple[cst.CSTNode, cst.CSTNode], Feeding] = field(default_factory=dict)
     #: parts of a batch, or of what a tokenizer gave, that nothing has moved come to what is on a device
     left_behind: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
-    #: What a function was handed, as it was handed in, beside what is on a device.
+    #: what a function was handed, as it was handed in, beside what is on a device
     unmoved: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
-    #: Two that are on two devices, both of which the code names.
+    #: two that are on two devices, both of which the code names
     apart: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
     #: meetings of what is made on the host with what the function was handed: wrong where that is on a device
     assumed: dict[tuple[cst.CSTNode, cst.CSTNode], Meeting] = field(default_factory=dict)
